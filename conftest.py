@@ -29,11 +29,10 @@ COARSE = (
     "report",
     "runs",
     "tables",
+    "training",
 )
 """Folders of tests whose promises are about something else than how tight an epsilon is."""
 COARSE_FILES = (
-    "tests/accounting/test_budget",
-    "tests/accounting/test_releases",
     "tests/test_devices",
     "tests/test_docs",
     "papers/tests/test_commands",

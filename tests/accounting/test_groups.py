@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
-
 import dp_accounting
 import numpy as np
 import pytest
-import torch
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
-from hypothesis import given, settings, strategies as st
 
 import equidp
 from equidp.accounting.calibration import calibrate_share
-from equidp.accounting.groups import GroupSettings, numbers_by_group
+from equidp.accounting.groups import numbers_by_group
 from equidp.errors import SettingError
 from equidp.kernel import epsilon as accounting
 from equidp.kernel.epsilon import epsilon as epsilon_of
 from equidp.kernel.event import Event, Label
 from equidp.training.plan import account
 from equidp.training.release import Charge
-from equidp.training.resolved import ResolvedPlan
-from equidp.training.run import Run, RunFacts
 from support.errors import raises_field
 
 NAMES = ("rare", "usual", "third")
@@ -114,76 +107,6 @@ def test_bounds_follow_from_rates_at_one_epsilon_for_all(method):
     assert again.bound_shares["rare"] == pytest.approx(found.bound_shares["rare"], rel=5e-3)
 
 
-shares_by_group = st.fixed_dictionaries({}, optional={name: st.floats(1 / 16, 1) for name in NAMES})
-rates_by_group = st.fixed_dictionaries({"usual": st.just(1.0)}, optional=dict.fromkeys(
-    ("rare", "third"), st.one_of(st.just(0.0), st.floats(0.05, 3))
-))  # fmt: skip
-plans = st.builds(
-    equidp.Plan,
-    batch_size=st.integers(5, 300),
-    epochs=st.floats(1, 20),
-    delta=st.just(1e-5),
-    rates=rates_by_group,
-    bound_shares=shares_by_group,
-)
-"""Plans of runs with rates and bounds by hand."""
-methods = st.sampled_from(["dpsgd", "dpsgd-f", "quantile", "softadaclip"])
-planned_runs = st.lists(st.tuples(plans, methods, st.floats(0.5, 8)), min_size=1, max_size=2)
-"""One run or two: plan, method and target epsilon."""
-
-
-def cost_to_group(found: ResolvedPlan, group: str) -> tuple[float, float] | None:
-    """Rate and noise of a step, to an example of a group, from the numbers of a plan; None: never drawn."""
-    rate, share = found.rates.get(group, 1.0) * found.sample_rate, found.bound_shares.get(group, 1.0)
-    precision = (share / found.noise_multiplier) ** 2
-    if found.policy.statistics_ratio is not None:
-        precision += (share / (found.policy.statistics_ratio * found.noise_multiplier)) ** 2
-    return (rate, precision**-0.5) if rate else None
-
-
-def compose_alone(parts: Iterable[tuple[tuple[float, float] | None, int]], accountant) -> float:
-    """Epsilon of steps by (rate, noise) and their number, by dp_accounting alone."""
-    spent = [(cost, count) for cost, count in parts if cost is not None and count]
-    for (rate, noise), count in spent:
-        step = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise))
-        accountant.compose(step, count)
-    return accountant.get_epsilon(1e-5) if spent else 0.0
-
-
-def check_runs_of_one_ledger(runs: list[tuple[equidp.Plan, str, float]], name: str, make_accountant) -> None:
-    """A ledger of all that the plans spend on one column of labels: by group, and for any example."""
-    entries, releases, costs = [], [], []
-    for plan, method, epsilon in runs:
-        plan = plan.with_changes(bound_shares=plan.bound_shares or None, epsilon=epsilon, accountant=name)
-        found = plan.for_method(method).resolve(1000, NAMES)
-        found = replace(found, rates=found.rates or {}, bound_shares=found.bound_shares or {})
-        entries.append((replace(found.event, column="region"), found.steps))
-        costs.append(({group: cost_to_group(found, group) for group in NAMES}, found.steps))
-        releases.append((Event(1.0, 30.0), 1))
-    beside = [((1.0, each.noise), count) for each, count in releases]
-    spent = (*entries, *releases)
-    facts = RunFacts(groups=NAMES)
-    run = Run(torch.nn.Linear(1, 1), spent, 1e-5, torch.nn.MSELoss(), name, facts)
-    by_group = {
-        group: compose_alone([*((cost[group], count) for cost, count in costs), *beside], make_accountant())
-        for group in NAMES
-    }
-    assert run.epsilon_by_group() == pytest.approx(by_group, rel=1e-6, abs=1e-9)
-    assert run.epsilon() == pytest.approx(max(by_group.values()), rel=1e-6)
-
-
-@pytest.mark.parametrize("count", [2, pytest.param(30, marks=pytest.mark.soak)])
-def test_a_ledger_of_runs_has_the_epsilon_by_group_that_dp_accounting_alone_gives_it(count):
-    """Rates and bounds by hand, statistics, a release beside; of one run or of two."""
-
-    @settings(max_examples=count)
-    @given(runs=planned_runs)
-    def check(runs):
-        check_runs_of_one_ledger(runs, "rdp", RdpAccountant)
-
-    check()
-
-
 def test_rates_follow_from_bounds():
     plan = equidp.Plan(
         batch_size=50, epochs=10, delta=1e-5, bound_shares={"rare": 0.5}, epsilon_by_group="rare=0.5,*=2"
@@ -195,14 +118,6 @@ def test_rates_follow_from_bounds():
     alone = equidp.Plan(batch_size=50, epochs=10, delta=1e-5, epsilon_by_group="rare=0.5,*=2")
     less = alone.with_changes(accountant="rdp").resolve(1000, NAMES)
     assert found.rates["rare"] > less.rates["rare"]
-
-
-@pytest.mark.soak
-def test_equal_budgets_are_one_epsilon_for_all():
-    plan = equidp.Plan(batch_size=50, epochs=4, delta=1e-5, accountant="rdp")
-    found = plan.with_changes(epsilon_by_group="rare=2,*=2").resolve(1000, NAMES)
-    before = plan.with_changes(epsilon=2.0).resolve(1000)
-    assert found.event == before.event == Event(0.05, before.noise_multiplier)
 
 
 @pytest.mark.soak
@@ -224,16 +139,9 @@ def test_noise_by_hand_given_rates_is_calibrated_to_the_group_with_the_largest_e
     ("given", "field"),
     [
         ("rare", "rates"),
-        ("rare=", "rates"),
-        ("=2", "rates"),
         ("rare=1,rare=2", "rates"),
-        ("", "rates"),
-        ("rare=-1", "rates"),
         ("rare=nan", "rates"),
         ([2.0], "rates"),
-        ({"rare": "much"}, "rates"),
-        ({"rare": 10**400}, "rates"),
-        ("rare=1\nrare=2", "rates"),
     ],
 )
 def test_a_text_that_is_no_numbers_by_group_is_refused(given, field):
@@ -249,8 +157,6 @@ def test_a_text_may_name_groups_with_commas_and_equals_signs():
 @pytest.mark.parametrize(
     ("settings", "epsilon", "field"),
     [
-        ({"epsilon_by_group": "rare=0"}, 2.0, "epsilon_by_group"),
-        ({"epsilon_by_group": "rare=-1"}, 2.0, "epsilon_by_group"),
         ({"epsilon_by_group": "rare=inf"}, 2.0, "epsilon_by_group"),
         ({"epsilon_by_group": "raer=1"}, 2.0, "epsilon_by_group"),
         ({"epsilon_by_group": "rare=3"}, 2.0, "epsilon_by_group"),
@@ -263,9 +169,7 @@ def test_a_text_may_name_groups_with_commas_and_equals_signs():
         ({"rates": "rare=20", "protect_by": "scaling"}, 0.1, "epsilon_by_group"),
         ({"epsilon_by_group": "rare=1", "protect_by": "luck"}, 2.0, "protect_by"),
         ({"rates": "rare=1000"}, 2.0, "rates"),
-        ({"rates": "raer=2"}, 2.0, "rates"),
         ({"bound_shares": "rare=0.01"}, 2.0, "bound_shares"),
-        ({"bound_shares": "raer=0.5"}, 2.0, "bound_shares"),
     ],
 )
 def test_what_no_run_can_have_is_refused(settings, epsilon, field):
@@ -289,15 +193,6 @@ def test_a_risk_is_refused_where_rates_or_shares_follow_from_an_epsilon(given, f
         equidp.Plan(batch_size=50, **given).with_changes(risk=risk).resolve(1000, NAMES)
     with raises_field(SettingError, field):
         account(1000, batch_size=50, epochs=1, risk=risk, **given)
-
-
-def test_a_method_without_privacy_treats_groups_equally():
-    plan = equidp.Plan(batch_size=50, epsilon_by_group="rare=1,*=3")
-    found, plain = (
-        plan.for_method("sgd").resolve(1000),
-        equidp.Plan(batch_size=50).for_method("sgd").resolve(1000),
-    )
-    assert found.settings == plain.settings
 
 
 @pytest.mark.soak
@@ -326,8 +221,3 @@ def test_an_account_of_public_numbers_takes_budgets_and_rates():
     assert account(**given, epsilon=3.0).epsilon_by_group() == {}
     with raises_field(SettingError, "epsilon_by_group"):
         account(**given, noise_multiplier=1.0, epsilon_by_group="rare=1")
-
-
-def test_settings_without_a_group_are_false():
-    assert not GroupSettings()
-    assert GroupSettings(rates={"rare": 2.0})

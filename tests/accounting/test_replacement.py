@@ -9,10 +9,8 @@ from hypothesis import given, settings, strategies as st
 from scipy import optimize, stats
 
 from equidp.accounting.replacement import replacement_epsilon
-from equidp.errors import SettingError
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.event import Event
-from support.errors import raises_field
 
 
 def gaussian(distance: float, delta: float) -> float:
@@ -35,25 +33,6 @@ def test_a_gaussian_without_sampling_has_less(noise, accountant):
     found = replacement_epsilon([(Event(1.0, noise), 1)], delta, accountant)
     assert gaussian(2 / noise, delta) <= found
     assert found <= 1.6 * gaussian(2 / noise, delta) + 0.1
-
-
-def test_it_is_two_of_the_epsilon_at_a_delta_that_makes_room():
-    entries, delta = [(Event(0.02, 1.0), 200)], 1e-5
-    found = replacement_epsilon(entries, delta, "rdp")
-    assert found > 2 * epsilon(entries, delta, "rdp")
-    smaller = delta / (1 + math.exp(found / 2))
-    assert epsilon(entries, smaller, "rdp") <= found / 2 + 1e-3
-
-
-def test_nothing_spent_costs_nothing_and_no_noise_everything():
-    assert replacement_epsilon([], 1e-5) == 0.0
-    assert replacement_epsilon([(Event(0.1, 0.0), 3)], 1e-5) == math.inf
-
-
-@pytest.mark.parametrize("delta", [0.0, 1.0, 1.5, math.nan])
-def test_a_delta_that_is_no_small_probability_is_refused(delta):
-    with raises_field(SettingError, "delta"):
-        replacement_epsilon([(Event(0.1, 1.0), 3)], delta, "rdp")
 
 
 @given(noise=st.floats(0.02, 5.0), steps=st.integers(1, 3000), log_delta=st.floats(-12, -2))

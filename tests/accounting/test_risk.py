@@ -13,7 +13,6 @@ from equidp import Risk, RiskTarget
 from equidp.accounting import calibrate_noise_to_risk
 from equidp.errors import SettingError
 from equidp.kernel.event import Event
-from equidp.training.plan import Plan, account
 from support.errors import raises_field
 
 RATES = (0.001, 0.01, 0.1, 0.5)
@@ -71,17 +70,6 @@ def test_more_noise_is_less_risk_and_rates_obey_their_order(rate, sigma, steps, 
         assert one <= other * 1.001
 
 
-@pytest.mark.soak
-def test_several_rows_of_one_person_are_a_higher_risk():
-    entries = [(Event(0.05, 2.0, 20.0), 100)]
-    figures = [tuple(Risk.of(entries, rows=rows).values_by_name().values()) for rows in (1, 2, 5)]
-    assert all(one < two < five for one, two, five in zip(*figures, strict=True))
-    whole = [(Event(1.0, 6.0), 4)]
-    assert Risk.of(whole, rows=3).values_by_name() == pytest.approx(
-        Risk.of([(Event(1.0, 2.0), 4)]).values_by_name(), rel=1e-3
-    )
-
-
 def test_nothing_is_no_risk_and_no_noise_every_risk():
     assert Risk.of([]) == Risk((0.001, 0.01), (0.001, 0.01), 0.0)
     assert Risk.of([(Event(0.1, 0.0), 1)]) == Risk((0.001, 0.01), (1.0, 1.0), 1.0)
@@ -95,18 +83,6 @@ def test_a_profile_of_one_pair_gives_the_textbook_bounds():
     assert risk.true_positive_rates[0] == pytest.approx(math.e * 0.1 + 0.01)
     assert risk.true_positive_rates[1] == pytest.approx(1 - (1 - 0.01 - 0.9) / math.e)
     assert risk.advantage == pytest.approx((math.e - 1 + 0.02) / (math.e + 1))
-
-
-@pytest.mark.parametrize("rate", [0.0, 1.0, -0.1, math.nan])
-def test_a_false_positive_rate_that_cannot_be_is_refused(rate):
-    with pytest.raises(SettingError):
-        Risk.of([(Event(0.1, 1.0), 1)], (rate,))
-
-
-@pytest.mark.parametrize("rows", [0, 1.5, -3])
-def test_rows_that_cannot_be_are_refused(rows):
-    with raises_field(SettingError, "rows"):
-        Risk.of([(Event(0.1, 1.0), 1)], rows=rows)
 
 
 @pytest.mark.soak
@@ -138,38 +114,10 @@ def test_a_risk_pays_for_what_was_spent_before():
     [
         ((0.01, 0.05), "risk"),
         ((0.5, 0.0), "false_positive_rate"),
-        ((0.5, 1.5), "false_positive_rate"),
         ((1.0,), "risk"),
-        ((0.0,), "risk"),
         ((math.nan,), "risk"),
-        ((0.1, 0.2, 0.3), "risk"),
     ],
 )
 def test_a_target_that_cannot_be_is_refused(numbers, field):
     with raises_field(SettingError, field):
         RiskTarget.of(*numbers)
-
-
-@pytest.mark.soak
-def test_a_plan_takes_one_of_noise_epsilon_and_risk():
-    target = RiskTarget(0.3)
-    plan = account(1000, batch_size=50, epochs=2, risk=target, method="dpsgd-f")
-    assert 0.299 < plan.risk().advantage <= 0.3
-    assert plan.event.statistics_noise == pytest.approx(10 * plan.event.noise)
-    for wrong in ({}, {"risk": target, "epsilon": 1.0}, {"risk": target, "noise_multiplier": 1.0}):
-        with raises_field(SettingError, "epsilon", "risk", "noise_multiplier"):
-            account(1000, batch_size=50, epochs=2, **wrong)
-    resolved = Plan(batch_size=50, epochs=2).for_method("dpsgd-f").with_changes(risk=target).resolve(1000)
-    assert resolved.noise_multiplier == plan.event.noise
-    with raises_field(SettingError, "epsilon", "risk"):
-        Plan(batch_size=50, epochs=2).with_changes(epsilon=1.0, risk=target).resolve(1000)
-    with raises_field(SettingError, "method", "sgd"):
-        Plan(batch_size=50, epochs=2).for_method("sgd").with_changes(risk=target).resolve(1000)
-
-
-def test_words_round_figures_up():
-    said = str(Risk((0.001, 0.01), (0.018291, 0.0923), 0.38211))
-    assert said == (
-        "true-positive rate at most 1.83% at a false-positive rate of 0.1% and 9.23% at 1%, advantage at "
-        "most 0.383"
-    )

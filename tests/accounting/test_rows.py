@@ -6,8 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from dp_accounting.pld import PLDAccountant, privacy_loss_distribution as pld
-from hypothesis import given, settings, strategies as st
+from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy import optimize, stats
 
 from equidp.accounting.risk import privacy_profile
@@ -51,36 +50,6 @@ def delta_of_one_step(sigma, numbers, chances, eps):
     return max(found)
 
 
-def by_brute_force(sigma, rows, rate, steps, *, up):
-    """Deltas of a few steps, the larger direction: outputs in cells, losses rounded up or down, convolved."""
-    width, numbers = 5e-4, np.arange(rows + 1)
-    chances = stats.binom.pmf(numbers, rows, rate)
-    ends = np.linspace(-9 * sigma, rows + 9 * sigma, 50_001)
-    base, mixture = densities(sigma, numbers, chances, ends)
-    losses = np.log(mixture) - np.log(base)
-    mass_base = np.diff(stats.norm.cdf(ends, scale=sigma))
-    mass_mixture = np.diff(stats.norm.cdf(ends[:, None], loc=numbers, scale=sigma) @ chances)
-    deltas = []
-    for values, masses in ((losses, mass_mixture), (-losses, mass_base)):
-        pairs = np.stack([values[:-1], values[1:]]) / width
-        cells = (np.ceil(pairs.max(axis=0)) if up else np.floor(pairs.min(axis=0))).astype(int)
-        one = np.bincount(cells - cells.min(), masses)
-        size = steps * len(one)
-        law = np.fft.irfft(np.fft.rfft(one, size) ** steps, size).clip(min=0.0)
-        totals = width * (np.arange(size) + steps * cells.min())
-        missing = max(0.0, 1 - law.sum()) if up else 0.0
-        deltas.append([missing - law @ np.expm1(np.minimum(eps - totals, 0.0)) for eps in EPSILONS])
-    return np.max(deltas, axis=0)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize(("rows", "expected"), [(2, 12.1), (4, 28.5), (8, 72.3)])
-def test_anchor_values(rows, expected):
-    """What the review found with dp_accounting's own mixtures, where m epsilon says 10.9, 21.7 and 43.5."""
-    assert epsilon(MNIST, 1e-6, rows=rows) == pytest.approx(expected, rel=0.01)
-    assert epsilon(MNIST, 1e-6, rows=rows) > rows * epsilon(MNIST, 1e-6)
-
-
 @pytest.mark.soak
 @pytest.mark.parametrize(("sigma", "rows", "rate"), [(1.0, 2, 0.4), (2.0, 3, 0.3), (0.6, 5, 0.05)])
 def test_one_step_is_what_direct_integration_gives(sigma, rows, rate):
@@ -88,16 +57,6 @@ def test_one_step_is_what_direct_integration_gives(sigma, rows, rate):
     exact = np.array([delta_of_one_step(sigma, *rows_drawn(rows, rate), eps) for eps in EPSILONS])
     assert (found >= exact - 1e-11).all()
     np.testing.assert_allclose(found, exact, atol=1e-7, rtol=1e-5)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize(("sigma", "rows", "rate", "steps"), [(1.0, 2, 0.3, 3), (0.7, 4, 0.05, 4)])
-def test_few_steps_are_between_brute_force_bounds(sigma, rows, rate, steps):
-    deltas = privacy_profile(mechanism([(Event(rate, sigma), steps)], rows), EPSILONS, usual=5.0)
-    lower, upper = (by_brute_force(sigma, rows, rate, steps, up=up) for up in (False, True))
-    assert (lower <= deltas + 1e-12).all()
-    assert (deltas <= upper + 1e-12).all()
-    np.testing.assert_allclose(lower, upper, rtol=0.02)
 
 
 @pytest.mark.soak
@@ -120,22 +79,6 @@ def test_it_lies_between_dp_accountings_bounds_of_mixtures(rows, rate, sigma, st
     assert lower.get_epsilon_for_delta(1e-6) <= spent <= upper.get_epsilon_for_delta(1e-6)
 
 
-@pytest.mark.soak
-def test_dp_accounting_takes_the_event_of_several_rows():
-    """So that anyone can account for it independently."""
-    entries = ((Event(0.02, 1.0), 20), (Event(1.0, 30.0), 1))
-    theirs = PLDAccountant(value_discretization_interval=0.01).compose(mechanism(entries, 3))
-    assert epsilon(entries, 1e-5, rows=3) == pytest.approx(theirs.get_epsilon(1e-5), rel=0.01)
-
-
-@pytest.mark.soak
-def test_one_row_is_what_it_was():
-    entries = ((Event(0.02, 1.3, 13.0), 70), (Event(1.0, 9.0), 2))
-    theirs = PLDAccountant().compose(mechanism(entries))
-    assert epsilon(entries, 1e-5, rows=1) == epsilon(entries, 1e-5) == theirs.get_epsilon(1e-5)
-    assert mechanism(entries, 1) == mechanism(entries)
-
-
 @pytest.mark.parametrize("rows", [2, 7])
 def test_without_sampling_several_rows_are_one_gaussian_of_that_sensitivity(rows):
     """A release reads every row; Balle and Wang 2018, Theorem 8, gives its delta."""
@@ -148,29 +91,10 @@ def test_without_sampling_several_rows_are_one_gaussian_of_that_sensitivity(rows
     assert delta <= 1e-5
 
 
+@pytest.mark.soak
 def test_statistics_and_gradients_are_one_query_for_several_rows_too():
     joint = epsilon([(Event(0.05, 3.0, 4.0), 20)], 1e-5, rows=3)
     assert joint == epsilon([(Event(0.05, 2.4), 20)], 1e-5, rows=3)
-
-
-@pytest.mark.soak
-@given(
-    rate=st.floats(1e-3, 1.0),
-    sigma=st.floats(0.8, 10.0),
-    steps=st.integers(1, 100),
-    log_delta=st.floats(-8, -2),
-)
-@settings(max_examples=6, deadline=None)
-def test_more_rows_cost_more_and_at_most_what_group_privacy_says(rate, sigma, steps, log_delta):
-    """(e, d)-DP is (m e, d (e^(m e) - 1) / (e^e - 1))-DP for m rows (Vadhan 2017, Lemma 2.2)."""
-    entries, delta = ((Event(rate, sigma), steps),), 10**log_delta
-    spent = [epsilon(entries, delta, rows=rows) for rows in (1, 2, 3)]
-    assert spent[0] <= spent[1] * 1.001 + 1e-6
-    assert spent[1] <= spent[2] * 1.001 + 1e-6
-    for rows in (2, 3):
-        grown = delta * sum(math.exp(k * spent[0]) for k in range(rows))
-        if grown < 0.5:
-            assert epsilon(entries, grown, rows=rows) <= rows * spent[0] * 1.001 + 1e-3
 
 
 @pytest.mark.parametrize(("rows", "rate"), [(2, 0.5), (8, 0.999), (1000, 0.01), (10**6, 0.3), (3, 1e-30)])
@@ -186,30 +110,12 @@ def test_listed_numbers_of_rows_are_never_fewer_than_drawn(rows, rate):
     assert chances @ numbers <= law.mean() * 1.01 + 1e-20
 
 
-def test_a_thousand_rows_are_bounded_by_a_thousand_steps_of_one():
-    """1,000 rows in one step of much noise: like one Gaussian of sensitivity q m, and a little more."""
-    found = epsilon([(Event(0.01, 100.0), 1)], 1e-5, rows=1000)
-    assert epsilon([(Event(1.0, 10.0), 1)], 1e-5) < found < epsilon([(Event(1.0, 5.0), 1)], 1e-5)
-
-
-@pytest.mark.parametrize("rows", [2, 8, 1000, 10**9])
+@pytest.mark.parametrize("rows", [2, 10**9])
 def test_tiny_deltas_and_little_noise_have_a_bound_that_is_no_lower(rows):
     """Where transforms would lose delta, or bins fill memory, a cheap bound stands in."""
     entries = ((Event(0.01, 1.0), 100),)
     assert epsilon(entries, 1e-12, rows=rows) >= epsilon(entries, 1e-9, rows=rows) > 0
     assert math.isfinite(epsilon(((Event(0.01, 1e-3), 1000),), 1e-5, rows=rows))
-
-
-def test_no_noise_is_infinite_and_no_step_is_free_for_several_rows():
-    assert epsilon(((Event(0.1, 0.0), 1),), 1e-5, rows=3) == math.inf
-    assert epsilon(((Event(0.1, 1.0), 10), (Event(0.1, 0.0), 1)), 1e-5, rows=3) == math.inf
-    assert epsilon((), 1e-5, rows=3) == 0.0
-
-
-@pytest.mark.parametrize("rows", [0, -1, 1.5, math.nan, "2", None])
-def test_rows_that_cannot_be_are_refused(rows):
-    with raises_field(SettingError, "rows"):
-        epsilon(MNIST, 1e-6, rows=rows)
 
 
 @pytest.mark.parametrize("accountant", ["rdp", "rdp-classic"])
@@ -231,9 +137,3 @@ def test_a_privacy_profile_holds_every_epsilon_of_a_run():
     found = privacy_profile(gaussian, EPSILONS, usual=5.0)
     assert (found >= exact).all()
     np.testing.assert_allclose(found, exact, rtol=1e-3, atol=1e-9)
-
-
-def test_the_profile_of_nothing_is_zero_and_that_of_no_noise_one():
-    assert privacy_profile(mechanism(()), EPSILONS, usual=0.0).tolist() == [0.0] * 5
-    none = mechanism([(Event(0.1, 1.0), 1), (Event(0.1, 0.0), 1)])
-    assert privacy_profile(none, EPSILONS, usual=1.0).tolist() == [1.0] * 5

@@ -11,7 +11,6 @@ from torch import nn
 
 import equidp
 from equidp.audit.bounds import Rates, noise_from_rates
-from equidp.audit.step import RepeatedRuns
 from equidp.data.people import by_person
 from equidp.engines import make_engine
 from equidp.engines.units import reader_of
@@ -122,23 +121,3 @@ def test_a_step_on_people_is_audited_and_halved_noise_is_found(monkeypatch):
     assert sound.procedure == "one step on people of up to 3 rows"
     noise_halved(monkeypatch)
     assert equidp.audit_step(people(), plan=PLAN, runs=300, secure=False).exceeds
-
-
-@pytest.mark.soak
-def test_a_step_on_rows_with_weights_is_audited(monkeypatch):
-    """The adversary knows the others with their weights: a weight of one half halves a norm."""
-    data, known = toy(60), []
-    claim = RepeatedRuns.claim
-
-    def seen(self, group):
-        known.append(self.known)
-        return claim(self, group)
-
-    monkeypatch.setattr(RepeatedRuns, "claim", seen)
-    for weights in (torch.ones(60), torch.ones(60) / 2):
-        parts = data.inputs, data.targets, data.groups, data.group_names, data.class_names
-        weighted = equidp.GroupedDataset(*parts, weights=weights)
-        audit = equidp.audit_step(weighted, plan=PLAN, runs=300, secure=False)
-        assert 0 < audit.bound < audit.claimed
-    (whole, _), _, (half, _), _ = known  # once a group
-    torch.testing.assert_close(half, whole / 2, rtol=1e-4, atol=1e-6)

@@ -73,20 +73,6 @@ def test_what_cannot_be_audited_is_refused():
         equidp.audit_step(toy(), object(), plan=PLAN)
 
 
-@pytest.mark.soak
-def test_a_policy_of_the_users_own_is_audited():
-    audit = equidp.audit_step(toy(), equidp.DPSGD(clipping_bound=0.1), plan=PLAN, runs=200)
-    assert audit.method == "dpsgd"
-    assert 0 < audit.bound < 4
-
-
-@pytest.mark.soak
-def test_the_caller_keeps_its_random_state():
-    before = torch.random.get_rng_state()
-    equidp.audit_step(toy(), plan=PLAN, runs=100, secure=False)
-    assert torch.equal(before, torch.random.get_rng_state())
-
-
 @pytest.mark.parametrize("method", PRIVATE)
 def test_canaries_have_the_norm_that_uses_most_of_the_sensitivity(method):
     policy = make_policy(method, {})

@@ -76,30 +76,6 @@ def test_a_trainer_takes_it_and_trains_as_with_the_functional_engine(engine):
 
 
 @pytest.mark.parametrize("engine", MAKERS)
-def test_norms_are_of_the_batch_and_sums_float64_and_left_out_of_gradients(engine):
-    model, inputs, targets = MODELS["small-cnn"]((1, 8, 8), 3), torch.randn(4, 1, 8, 8), torch.arange(4) % 3
-    measured = MAKERS[engine](model, loss)(inputs, targets)
-    assert measured.norms.shape == (4,)
-    assert measured.terms is None
-    sums = measured.sums(torch.ones(4))
-    assert set(sums) == set(model.parameters())
-    assert all(total.dtype == torch.float64 for total in sums.values())
-    assert all(total.shape == parameter.shape for parameter, total in sums.items())
-    assert all(parameter.grad is None for parameter in model.parameters())
-
-
-@pytest.mark.parametrize("engine", MAKERS)
-def test_weights_of_zero_leave_examples_out(engine):
-    model, inputs, targets = nn.Linear(4, 2), torch.randn(5, 4), torch.arange(5) % 2
-    made = MAKERS[engine](model, loss)
-    zeros = made(inputs, targets).sums(torch.zeros(5))
-    assert not any(total.any() for total in zeros.values())
-    some = made(inputs, targets).sums(torch.tensor([1.0, 0.0, 1.0, 0.0, 1.0]))
-    for parameter, total in made(inputs[::2], targets[::2]).sums(torch.ones(3)).items():
-        torch.testing.assert_close(some[parameter], total, rtol=1e-6, atol=1e-7)
-
-
-@pytest.mark.parametrize("engine", MAKERS)
 def test_an_empty_sample_is_a_step_to_which_nobody_adds(engine):
     """The private step asks an engine for one example at least."""
     model = nn.Linear(4, 2)
@@ -114,18 +90,6 @@ def test_an_empty_sample_is_a_step_to_which_nobody_adds(engine):
     )
     nobody = torch.zeros(0, dtype=torch.int64)
     assert not any(mean.any() for mean in step(torch.randn(0, 4), nobody, nobody))
-
-
-@pytest.mark.parametrize("engine", MAKERS)
-@pytest.mark.parametrize("bad", [torch.inf, torch.nan])
-def test_rows_that_are_not_finite_add_nothing_whatever_their_weight(engine, bad):
-    model, inputs, targets = nn.Linear(4, 2), torch.randn(5, 4), torch.arange(5) % 2
-    made = MAKERS[engine](model, loss)
-    expected = made(inputs[:4], targets[:4]).sums(torch.ones(4))
-    inputs[4, 1] = bad
-    sums = made(inputs, targets).sums(torch.tensor([1.0, 1.0, 1.0, 1.0, 1e6]))
-    for parameter, total in sums.items():
-        torch.testing.assert_close(total, expected[parameter], rtol=1e-6, atol=1e-7)
 
 
 class Product(nn.Module):
@@ -167,22 +131,11 @@ MODEL_SHAPES = {
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("engine", MAKERS)
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", MODELS)
 def test_named_models(engine, name):
     shape = MODEL_SHAPES[name]
     assert_exact(MODELS[name](shape, 4).double(), drawn(5, *shape), engine=MAKERS[engine], classes=4)
-
-
-@pytest.mark.parametrize("engine", MAKERS)
-def test_float32_to_a_relative_1e_5(engine):
-    assert_exact(
-        MODELS["lenet"]((1, 16, 16), 4),
-        torch.randn(5, 1, 16, 16),
-        engine=MAKERS[engine],
-        classes=4,
-        tolerance=1e-5,
-    )
 
 
 class OwnParameter(nn.Module):
@@ -288,15 +241,6 @@ def test_structures(engine, model, inputs):
 
 
 @pytest.mark.parametrize("engine", MAKERS)
-@pytest.mark.parametrize("frozen", ["0.weight", "0.bias", "2.weight"])
-def test_frozen_parameters_are_left_out(engine, frozen):
-    model = nn.Sequential(nn.Conv2d(1, 3, 2), nn.Flatten(), nn.Linear(27, 2)).double()
-    model.get_parameter(frozen).requires_grad_(False)
-    assert_exact(model, drawn(3, 1, 4, 4), engine=MAKERS[engine])
-    assert not model.get_parameter(frozen).requires_grad
-
-
-@pytest.mark.parametrize("engine", MAKERS)
 def test_a_bad_example_spoils_its_own_norm_only(engine):
     model = MODELS["small-cnn"]((1, 8, 8), 3)
     inputs, targets = torch.randn(4, 1, 8, 8), torch.tensor([0, 1, 2, 0])
@@ -309,11 +253,10 @@ def test_a_bad_example_spoils_its_own_norm_only(engine):
 
 
 @pytest.mark.parametrize("engine", MAKERS)
-@pytest.mark.parametrize("chunk_size", [1, 3, 100])
-def test_norms_of_a_whole_dataset_in_chunks(engine, chunk_size):
+def test_norms_of_a_whole_dataset_in_chunks(engine):
     model = MODELS["small-cnn"]((1, 8, 8), 3).double()
     inputs, targets = drawn(7, 1, 8, 8), torch.arange(7) % 3
-    norms = dataset_norms(MAKERS[engine](model, loss), inputs, targets, chunk_size)
+    norms = dataset_norms(MAKERS[engine](model, loss), inputs, targets, 3)
     torch.testing.assert_close(norms, single_gradients(model, inputs, targets).norm(dim=1))
     assert all(parameter.grad is None for parameter in model.parameters())
 
@@ -374,23 +317,6 @@ def test_measured_batches_do_not_disturb_each_other(engine, name):
 
 
 @pytest.mark.parametrize("engine", MAKERS)
-def test_a_batch_may_be_summed_again(engine):
-    model = nn.Linear(4, 2)
-    measured = MAKERS[engine](model, loss)(torch.randn(3, 4), torch.tensor([0, 1, 0]))
-    assert_equal(measured.sums(torch.ones(3)), measured.sums(torch.ones(3)))
-
-
-@pytest.mark.parametrize("engine", MAKERS)
-def test_changing_the_norms_does_not_change_the_sum(engine):
-    """The functional engine in chunks holds what it computes again to the norms that it measured."""
-    model, inputs, targets = nn.Linear(4, 2), torch.randn(5, 4), torch.arange(5) % 2
-    expected = MAKERS[engine](model, loss)(inputs, targets).sums(torch.ones(5))
-    measured = MAKERS[engine](model, loss)(inputs, targets)
-    measured.norms.zero_()
-    assert_equal(measured.sums(torch.ones(5)), expected)
-
-
-@pytest.mark.parametrize("engine", MAKERS)
 def test_an_engine_keeps_nothing_of_a_batch(engine):
     """What a batch holds goes with the measured value, summed or not."""
     made, inputs = MAKERS[engine](nn.Linear(4, 2), loss), torch.randn(3, 4)
@@ -405,7 +331,6 @@ def test_an_engine_keeps_nothing_of_a_batch(engine):
     ("model", "inputs"),
     [
         (MODELS["lenet"]((1, 16, 16), 4), torch.randn(4, 1, 16, 16)),
-        (MODELS["small-cnn"]((3, 8, 8), 4), torch.randn(4, 3, 8, 8)),
         (nn.Sequential(OwnParameter(), nn.ReLU(), nn.Linear(4, 2)), torch.randn(4, 5)),
         (
             nn.Sequential(
@@ -414,7 +339,7 @@ def test_an_engine_keeps_nothing_of_a_batch(engine):
             torch.randn(4, 5, 8),
         ),
     ],
-    ids=["lenet", "small-cnn", "own parameter", "transformer"],
+    ids=["lenet", "own parameter", "transformer"],
 )
 def test_norms_are_float32_and_sums_float64_under_autocast(engine, model, inputs):
     targets = torch.tensor([0, 1, 0, 1])
@@ -445,60 +370,3 @@ def test_weights_cast_once_are_not_used_again_after_they_changed(engine):
         again = made(inputs, targets).norms
     with torch.autocast("cpu", dtype=torch.bfloat16):
         torch.testing.assert_close(again, MAKERS[engine](model, loss)(inputs, targets).norms)
-
-
-class InLists(nn.Module):
-    """Parameters in lists and dictionaries of its own, of a child, and in a module that is never called."""
-
-    class Shifts(nn.Module):
-        """Has no forward pass; the module around it reads its parameters."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.shift = nn.Parameter(torch.randn(4))
-            self.scales = nn.ParameterDict({"a": torch.randn(4)})
-
-    class Scaled(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(4, 4)
-            self.nested = nn.ModuleDict({"all": nn.ModuleList([nn.ParameterList([torch.randn(4)])])})
-
-        def forward(self, values: Tensor) -> Tensor:
-            return torch.tanh(self.layer(values) * self.nested["all"][0][0])
-
-    def __init__(self, *, of_child: bool) -> None:
-        super().__init__()
-        self.child, self.last = self.Scaled(), nn.Linear(4, 2)
-        self.layers = nn.ModuleList([nn.Linear(5, 4)])
-        if not of_child:
-            self.weights, self.shifts = nn.ParameterList([torch.randn(4, 4)]), self.Shifts()
-
-    def forward(self, values: Tensor) -> Tensor:
-        hidden = torch.tanh(self.layers[0](values))
-        if hasattr(self, "weights"):
-            hidden = hidden @ self.weights[0] * self.shifts.scales["a"] + self.shifts.shift
-        return self.last(self.child(hidden))
-
-
-@pytest.mark.parametrize("engine", MAKERS)
-@pytest.mark.parametrize("of_child", [True, False])
-def test_parameters_in_lists_and_dictionaries(engine, of_child):
-    torch.manual_seed(0)
-    model = InLists(of_child=of_child).double()
-    assert_exact(model, drawn(6, 5), engine=MAKERS[engine])
-    model.layers.requires_grad_(False)
-    assert_exact(model, drawn(6, 5), engine=MAKERS[engine])
-
-
-@pytest.mark.parametrize("engine", MAKERS)
-def test_a_model_of_a_list_of_parameters_alone(engine):
-    class Alone(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weights = nn.ParameterList([torch.randn(5, 4), torch.randn(4, 2)])
-
-        def forward(self, values: Tensor) -> Tensor:
-            return torch.tanh(values @ self.weights[0]) @ self.weights[1]
-
-    assert_exact(Alone().double(), drawn(6, 5), engine=MAKERS[engine])

@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 from scipy import stats
 
 from equidp.errors import SettingError
-from equidp.kernel.noise import SeededRandomness, SystemRandomness
+from equidp.kernel.noise import SystemRandomness
 from equidp.kernel.processes import Processes
 from equidp.kernel.sampling import PoissonSampler
 from equidp.policies.table import METHODS
@@ -48,16 +48,6 @@ def test_samples_of_all_processes_are_one_poisson_sample(count):
     assert (abs(rates - q) < 5 * np.sqrt(q * (1 - q) / steps)).all()
 
 
-@pytest.mark.parametrize("count", [2, 3])
-def test_a_seed_gives_one_sample_whatever_the_number_of_processes(count):
-    def samples(*processes: Processes) -> list[list[torch.Tensor]]:
-        return [list(PoissonSampler(100, 0.1, 70, SeededRandomness(1), each)) for each in processes]
-
-    (whole,) = samples(Processes())
-    parts = samples(*(Processes(rank, count) for rank in range(count)))
-    assert all(torch.equal(torch.cat(part), one) for *part, one in zip(*parts, whole, strict=True))
-
-
 @pytest.mark.soak
 @pytest.mark.parametrize("count", [2, 4])
 def test_a_seed_gives_one_model_whatever_the_number_of_processes(count):
@@ -73,14 +63,6 @@ def test_a_seed_gives_one_model_whatever_the_number_of_processes(count):
             assert found[name][2] == entries
         first = everywhere[0][name]
         assert all(torch.equal(found[name][0], first[0]) for found in everywhere), name
-
-
-@pytest.mark.soak
-def test_schedule_and_average_are_the_same_in_all_processes():
-    alone = several.averaged()["dpsgd"][0]
-    first, second = (found["dpsgd"][0] for found in together(2, several.averaged))
-    assert torch.allclose(first, alone, atol=1e-3, rtol=0)
-    assert torch.equal(first, second)
 
 
 @pytest.mark.soak
@@ -102,6 +84,7 @@ def test_noise_that_another_process_draws_leaves_the_samples_of_a_seed_in_step()
         assert torch.allclose(found["dpsgd-f"][0], weights, atol=5e-3, rtol=0)
 
 
+@pytest.mark.soak
 def test_noise_has_the_right_variance_and_is_added_once():
     """sigma S / b = 3 * 2 / 5 in each coordinate of 200,000 (chi-square, false alarm 1e-6), and all processes
     get the same."""
@@ -167,13 +150,6 @@ def test_the_first_decides_event_ledger_and_weights():
     (first, start), (second, other_start) = together(2, several.resolved)
     assert first == second
     assert torch.equal(start, other_start)
-
-
-@pytest.mark.soak
-def test_a_plan_that_the_first_refuses_is_refused_by_all():
-    first, second = together(2, several.refused)
-    assert first.startswith("SettingError")
-    assert second == "ProcessError: the first process stopped; its own message says why."
 
 
 @pytest.mark.soak

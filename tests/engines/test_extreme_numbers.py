@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from equidp import DPSGD
 from equidp.engines import ENGINES, make_engine
-from equidp.engines.model import are_finite
 from equidp.errors import ModelError
 from equidp.kernel.bounding import SMALLEST_NORM, capped_weights
 from equidp.kernel.event import Event
@@ -219,18 +218,3 @@ def test_a_gradient_that_is_edited_after_it_was_measured_is_never_summed():
     with raises_field(ModelError, "Linear"):
         step(inputs, groups, groups)
     assert all(parameter.grad is None for parameter in model.parameters())
-
-
-@pytest.mark.parametrize(
-    ("norms", "expected"),
-    [
-        ([], True),
-        ([0.0, 1.0], True),
-        ([3e38, 3e38], True),  # whose sum overflows
-        ([1.0, math.inf], False),
-        ([1.0, math.nan], False),
-        ([math.inf, -math.inf], False),
-    ],
-)
-def test_norms_are_finite_where_each_is(norms, expected):
-    assert are_finite(torch.tensor(norms)) is expected

@@ -6,11 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import equidp
 from equidp.engines import check_engine, check_model, make_engine
 from equidp.engines.made_up import made_up_inputs, made_up_targets
 from equidp.errors import ModelError
-from equidp.evaluation.predictions import predict
 from equidp.kernel.inputs import tensors
 from support.errors import raises_field
 from support.oracle import assert_exact, drawn, loss
@@ -69,18 +67,6 @@ def test_made_up_masks_are_valid_and_tokens_are_in_every_table(form):
     check_engine(make_engine("ghost", model, loss), model, loss, *few)
 
 
-def test_mixing_through_any_of_several_inputs_is_found_out():
-    class Mixing(Reader):
-        def forward(self, ids, attention_mask, vector):
-            return super().forward(ids, attention_mask, vector - vector.mean(dim=0))
-
-    _, inputs = reader()
-    model = Mixing().double()
-    few = made_up_examples(model, inputs)
-    with raises_field(ModelError, "losses"):
-        check_model(model, loss, *few)
-
-
 @pytest.mark.parametrize("by", ["the longest", "the largest"])
 def test_mixing_through_whole_numbers_without_a_table_is_found_out(by):
     class Trimmed(nn.Module):
@@ -119,42 +105,6 @@ def test_positions_of_one_row_are_exact_at_every_size_of_batch(batch):
     """Also of one example, and of as many as there are positions."""
     torch.manual_seed(0)
     assert_exact(Positions().double(), TOKENS[:batch])
-
-
-class Folded(nn.Module):
-    """Shows its last layer all examples as positions of one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 2)
-
-    def forward(self, values: Tensor) -> Tensor:
-        hidden = self.first(values).tanh().unsqueeze(0)
-        return self.last(hidden)[0]
-
-
-def test_examples_that_stand_in_another_dimension_are_refused():
-    with raises_field(ModelError, "Linear"):
-        make_engine("ghost", Folded(), loss)(torch.randn(5, 3), torch.arange(5) % 2)
-
-
-def test_a_trained_layer_on_frozen_positions_is_exact():
-    torch.manual_seed(0)
-    model, inputs = reader()
-    model.positions.requires_grad_(False)
-    assert_exact(model, inputs)
-
-
-def test_a_model_that_looks_at_values_is_sent_to_the_ghost_engine():
-    class Looking(Reader):
-        def forward(self, ids, attention_mask, vector):
-            return super().forward(ids, attention_mask, vector if attention_mask.all() else vector + 0.0)
-
-    _, inputs = reader()
-    torch.manual_seed(0)
-    assert_exact(Looking().double(), inputs)
-    with raises_field(ModelError, "model"):
-        make_engine("functional", Looking().double(), loss)(inputs, torch.arange(5) % 2)
 
 
 class Biases(nn.Module):
@@ -235,71 +185,3 @@ def test_other_ways_with_positions_are_refused_and_never_wrong(kind):
     with pytest.raises(ModelError):
         check_engine(make_engine("ghost", model, loss), model, loss, *few)
     check_engine(make_engine("functional", model, loss), model, loss, *few)
-
-
-def test_a_model_without_logits_is_told_what_is_expected():
-    class Wrapped(nn.Module):
-        def __init__(self, result) -> None:
-            super().__init__()
-            self.layer, self.result = nn.Linear(2, 2), result
-
-        def forward(self, values):
-            return self.result(self.layer(values))
-
-    for result, field in (
-        (lambda out: {"scores": out}, "loss"),
-        (lambda out: (out, out), "loss"),
-        (lambda out: {"logits": None}, "model"),
-        (lambda out: "logits", "model"),
-    ):
-        with raises_field(ModelError, field):
-            check_model(Wrapped(result), loss, torch.zeros(2, 2), torch.tensor([0, 1]))
-
-
-def test_predictions_are_the_logits_in_chunks(monkeypatch):
-    model, inputs = reader()
-    whole = predict(model, inputs)
-    monkeypatch.setattr("equidp.evaluation.predictions._CHUNK", 2)
-    torch.testing.assert_close(predict(model, inputs), whole)
-    assert whole.shape == (5, 2)
-
-
-@pytest.mark.soak
-def test_a_trainer_takes_several_inputs_from_memory_and_from_a_dataset():
-    model, inputs = reader()
-    targets = torch.arange(5) % 2
-    data = equidp.GroupedDataset(inputs, targets, targets, ("a", "b"), ("no", "yes"))
-
-    class Rows(torch.utils.data.Dataset):
-        def __len__(self) -> int:
-            return 5
-
-        def __getitem__(self, place):
-            return {name: each[place] for name, each in inputs.items()}, int(targets[place])
-
-    weights = []
-    record = equidp.RunRecord({})
-    watching = {
-        "individual": equidp.Individual(per_epoch=1),
-        "callbacks": [equidp.EpochRecorder(record, data)],
-    }
-    for train, watched in ((data, watching), (Rows(), {})):
-        model, _ = reader()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        trainer = equidp.Trainer(
-            model,
-            optimizer,
-            train,
-            method=equidp.DPSGD(),
-            batch_size=2,
-            steps=4,
-            noise_multiplier=1.0,
-            delta=0.1,
-            seed=0,
-            **watched,
-        )
-        run = trainer.fit()
-        weights.append(model.out.weight.detach().clone())
-    torch.testing.assert_close(*weights)
-    assert run.metrics(data)["count"].tolist() == [3, 2, 5]
-    assert len(record.table()) == 4  # two epochs of two groups

@@ -13,12 +13,10 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
-from equidp.engines import ENGINES, functional, make_engine
-from equidp.engines.layers import conv, rule_for
+from equidp.engines import ENGINES, make_engine
+from equidp.engines.layers import conv
 from equidp.engines.layers.linear import LinearGradients
-from equidp.engines.layers.rule import Call, KnownGradients
-from equidp.engines.layers.sums import weighted_sums
-from equidp.errors import ModelError
+from equidp.engines.layers.rule import Call
 from equidp.kernel.engine import Measured
 from support.oracle import DEVICE, SumOfSquares, add_gradients, assert_exact, drawn, loss, single_gradients
 
@@ -31,17 +29,6 @@ def _seeded():
 def calls_of(measured: Measured) -> list[Call]:
     """Calls that a batch measured by the ghost engine keeps for its weighted sum."""
     return measured.sums.__self__.calls
-
-
-@given(
-    middle=st.lists(st.integers(1, 4), max_size=2),
-    features=st.integers(1, 9),
-    outputs=st.integers(1, 9),
-    bias=st.booleans(),
-)
-def test_linear_on_any_leading_shape(middle, features, outputs, bias):
-    model = nn.Sequential(nn.Linear(features, outputs, bias=bias), SumOfSquares()).double()
-    assert_exact(model, drawn(3, *middle, features))
 
 
 @pytest.mark.soak
@@ -73,43 +60,6 @@ def test_convolutions(dimensions, channels, kernel, stride, dilation, padding, m
     )
     size = (7, 6, 5)[:dimensions]
     assert_exact(nn.Sequential(layer, SumOfSquares()).double(), drawn(3, inputs, *size))
-
-
-@pytest.mark.soak
-@given(
-    dimensions=st.integers(1, 3),
-    channels=st.sampled_from([(1, 8, 3), (1, 9, 8), (2, 16, 4), (3, 24, 6)]),
-    kernel=st.integers(1, 3),
-    stride=st.integers(1, 2),
-    dilation=st.integers(1, 2),
-    padding=st.sampled_from([0, 1, "same"]),
-    mode=st.sampled_from(["zeros", "reflect"]),
-    transposed=st.booleans(),
-)
-def test_convolutions_in_single_precision(
-    dimensions, channels, kernel, stride, dilation, padding, mode, transposed
-):
-    """Every example is a group of one convolution, which the CPU's library does in single precision alone."""
-    groups, inputs, outputs = channels
-    if transposed:
-        layers = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-        layer = layers[dimensions - 1](
-            outputs, inputs, kernel, stride=stride, dilation=dilation, groups=groups
-        )
-        inputs = outputs
-    else:
-        layer = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[dimensions - 1](
-            inputs,
-            outputs,
-            kernel,
-            stride=1 if padding == "same" else stride,
-            dilation=dilation,
-            padding=padding,
-            groups=groups,
-            padding_mode=mode,
-        )
-    given_inputs = torch.randn(5, inputs, *(7, 6, 5)[:dimensions])
-    assert_exact(nn.Sequential(layer, SumOfSquares()), given_inputs, tolerance=1e-5)
 
 
 @pytest.mark.soak
@@ -149,33 +99,6 @@ def test_layers_in_small_chunks(numbers, channels, monkeypatch):
     assert_exact(nn.Sequential(*layers, SumOfSquares()).double(), drawn(5, inputs, 4, 4))
 
 
-def test_group_norm_with_a_scale_that_another_layer_computes():
-    """The scale is no parameter of the norm's own: what it follows from gets its gradient."""
-
-    class Scaled(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.make, self.norm = nn.Parameter(torch.ones(4)), nn.GroupNorm(2, 4)
-            del self.norm._parameters["weight"]
-
-        def forward(self, values: Tensor) -> Tensor:
-            self.norm.weight = self.make.exp()
-            return self.norm(values)
-
-    assert_exact(nn.Sequential(Scaled(), SumOfSquares()).double(), drawn(3, 4, 5))
-
-
-@pytest.mark.parametrize(
-    ("layer", "shape"),
-    [(nn.InstanceNorm2d(3, affine=True), (3, 1, 1)), (nn.InstanceNorm1d(3, affine=True), (3,))],
-)
-def test_instance_norm_still_refuses_bad_shapes(layer, shape):
-    with pytest.raises(ValueError, match=r"[Ee]xpected"):
-        make_engine("ghost", nn.Sequential(layer, SumOfSquares()), loss)(
-            torch.randn(2, *shape), torch.tensor([0, 1])
-        )
-
-
 def test_products_are_of_full_precision_and_what_was_set_is_set_again():
     """TF32 and bfloat16 products would make norms smaller than the vectors that are summed."""
     matmul = torch.backends.mkldnn.matmul
@@ -201,39 +124,6 @@ def test_products_are_of_full_precision_and_what_was_set_is_set_again():
         matmul.fp32_precision = before
 
 
-def test_the_functional_engine_sums_in_full_precision():
-    matmul = torch.backends.mkldnn.matmul
-    before, seen = matmul.fp32_precision, []
-
-    def noting(*given):
-        seen.append(matmul.fp32_precision)
-        return weighted_sums(*given)
-
-    engine = make_engine("functional", nn.Sequential(nn.Linear(3, 2), SumOfSquares()), loss)
-    try:
-        matmul.fp32_precision = "bf16"
-        with patch.object(functional, "weighted_sums", noting):
-            add_gradients(engine(torch.randn(2, 3), torch.tensor([0, 1])), torch.ones(2))
-        assert seen == ["ieee"]
-        assert matmul.fp32_precision == "bf16"
-    finally:
-        matmul.fp32_precision = before
-
-
-@pytest.mark.soak
-def test_what_only_norms_need_is_freed():
-    """A convolution with small per-example gradients keeps those, not its input and output gradient."""
-    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.GroupNorm(1, 3), nn.Conv2d(3, 3, 3), SumOfSquares())
-    engine = make_engine("ghost", model, loss)
-    inputs = torch.randn(4, 2, 12, 12)
-    before = {id(each) for each in _living_tensors()}
-    measured = engine(inputs, torch.zeros(4, dtype=torch.int64))
-    convolutions = [each for each in calls_of(measured) if isinstance(each.module, nn.Conv2d)]
-    assert len(convolutions) == 2
-    assert all(isinstance(each.gradients, KnownGradients) for each in convolutions)
-    assert all(each.numel() < inputs.numel() for each in _living_tensors() if id(each) not in before)
-
-
 def test_inputs_are_freed_during_the_backward_pass():
     """The graph outlives the pass through it; its hooks must not keep what they were given."""
     alive: list[int] = []
@@ -252,14 +142,6 @@ def test_inputs_are_freed_during_the_backward_pass():
     model = nn.Sequential(*blocks, SumOfSquares())
     make_engine("ghost", model, loss)(torch.randn(2, 2, 9, 9), torch.tensor([0, 1]))
     assert alive == [3, 2, 1, 0]
-
-
-@given(tokens=st.integers(1, 6), vocabulary=st.integers(2, 6), padding=st.booleans())
-def test_embeddings_with_repeated_tokens(tokens, vocabulary, padding):
-    model = nn.Sequential(
-        nn.Embedding(vocabulary, 3, padding_idx=0 if padding else None), SumOfSquares()
-    ).double()
-    assert_exact(model, torch.randint(0, vocabulary, (4, tokens)))
 
 
 @pytest.mark.soak
@@ -289,22 +171,6 @@ def test_transposed_convolutions(dimensions, channels, kernel, stride, dilation,
     )
     assume(3 + dilation * (kernel - 1) - 2 * padding >= 1 or stride > 1)
     assert_exact(nn.Sequential(layer, SumOfSquares()).double(), drawn(3, inputs, *(5, 4, 4)[:dimensions]))
-
-
-@pytest.mark.soak
-@given(
-    tokens=st.integers(1, 6),
-    vocabulary=st.integers(2, 6),
-    padding=st.booleans(),
-    mode=st.sampled_from(["sum", "mean"]),
-)
-def test_bags_of_embeddings(tokens, vocabulary, padding, mode):
-    layer = nn.EmbeddingBag(vocabulary, 3, mode=mode, padding_idx=0 if padding else None)
-    bags = torch.randint(0, vocabulary, (4, tokens))
-    assert_exact(nn.Sequential(layer, SumOfSquares()).double(), bags)
-    tied = nn.Sequential(layer, nn.Linear(3, vocabulary, bias=False)).double()
-    tied[1].weight = layer.weight
-    assert_exact(tied, bags)
 
 
 RECURRENT = {"RNN": nn.RNN, "LSTM": nn.LSTM, "GRU": nn.GRU}
@@ -380,19 +246,6 @@ def test_recurrent_layers(
     assert_exact(model, drawn(4, steps, 3))
 
 
-@pytest.mark.parametrize("kind", RECURRENT)
-def test_a_recurrent_layer_called_twice(kind):
-    class Twice(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = RECURRENT[kind](3, 3, batch_first=True)
-
-        def forward(self, values: Tensor) -> Tensor:
-            return SumOfSquares()(self.layer(self.layer(values)[0])[0])
-
-    assert_exact(Twice().double(), drawn(4, 3, 3))
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("cell", [nn.RNNCell, nn.LSTMCell, nn.GRUCell])
 def test_recurrent_cells_in_a_loop(engine, cell):
@@ -464,74 +317,6 @@ def test_attention(heads, queries, keys, batch_first, bias, need_weights, kind, 
     assert_exact(Model().double(), drawn(4, 7, 8))
 
 
-@pytest.mark.parametrize("settings_of", [{"add_bias_kv": True}, {"add_zero_attn": True}], ids=str)
-def test_attention_with_keys_of_its_own_is_run_by_torch_func(settings_of):
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.attention = nn.MultiheadAttention(4, 2, batch_first=True, **settings_of)
-
-        def forward(self, values: Tensor) -> Tensor:
-            return SumOfSquares()(self.attention(values, values, values)[0])
-
-    assert_exact(Model().double(), drawn(3, 4, 4))
-
-
-@pytest.mark.parametrize("norm_first", [True, False])
-def test_a_transformer(norm_first):
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.words = nn.Embedding(7, 8)
-            layer = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, batch_first=True, norm_first=norm_first)
-            self.body = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-
-        def forward(self, tokens: Tensor) -> Tensor:
-            mask = nn.Transformer.generate_square_subsequent_mask(
-                tokens.shape[1], device=tokens.device, dtype=torch.float64
-            )
-            return SumOfSquares()(self.body(self.words(tokens), mask, tokens == 0, is_causal=True))
-
-    model = Model().double()
-    tokens = torch.randint(1, 7, (4, 5))
-    tokens[1, 3:] = 0
-    assert_exact(model, tokens)
-    engine = make_engine("ghost", model, loss)
-    measured = engine(tokens.to(DEVICE), torch.zeros(4, dtype=torch.int64, device=DEVICE))
-    attention = [each for each in calls_of(measured) if isinstance(each.module, nn.MultiheadAttention)]
-    assert len(attention) == 4  # two layers, two products of each
-
-
-def test_a_bilinear_layer_is_exact():
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Bilinear(3, 3, 4)
-
-        def forward(self, values: Tensor) -> Tensor:
-            return SumOfSquares()(self.layer(input1=values, input2=values.tanh()))
-
-    assert_exact(Model().double(), drawn(4, 3))
-
-
-@pytest.mark.parametrize(
-    "module", [nn.GRU(3, 4, batch_first=True), nn.MultiheadAttention(4, 2, batch_first=True)], ids=str
-)
-def test_one_sequence_without_a_batch_is_refused(module):
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = module
-
-        def forward(self, values: Tensor) -> Tensor:
-            given = [values] if isinstance(module, nn.GRU) else [values] * 3
-            return self.layer(*given)[0]
-
-    width = 3 if isinstance(module, nn.GRU) else 4
-    with pytest.raises(ModelError, match="expected one"):
-        make_engine("ghost", Model(), loss)(torch.randn(5, width), torch.zeros(5, dtype=torch.int64))
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_dropout_between_recurrent_layers_is_that_of_the_pass_itself(seed):
     model = Reader(nn.LSTM(3, 4, num_layers=3, dropout=0.5), read="outputs").double()
@@ -548,10 +333,6 @@ def test_dropout_between_recurrent_layers_is_that_of_the_pass_itself(seed):
         rows.append(torch.cat([p.grad.flatten() for p in model.parameters()]).norm())
     torch.testing.assert_close(torch.stack(rows), norms)
     assert not torch.allclose(norms, single_gradients(model.eval(), inputs, targets).norm(dim=1))
-
-
-def test_a_bag_whose_largest_counts_has_no_rule():
-    assert rule_for(nn.EmbeddingBag(4, 3, mode="max")) is None
 
 
 class Checkpointed(nn.Module):

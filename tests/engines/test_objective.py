@@ -96,24 +96,6 @@ def test_the_sum_of_penalised_gradients_is_the_gradient_of_the_whole_objective(n
     torch.testing.assert_close(summed(measured, model), true)
 
 
-def test_a_number_shared_by_all_examples_is_no_copy_for_each():
-    model, (_, _, groups) = models()["linear"], batch()
-    _, direction = example_context(POLICY, state_of(model), groups)
-    assert direction.shape == (12, 14)
-    assert direction.stride(0) == 0
-
-
-def test_zero_factors_leave_gradients_as_they_are():
-    model, (inputs, targets, _) = models()["three classes"], batch()
-    engine = ENGINE(model)
-    size = flat(trained_of(model).values()).numel()
-    penalised = engine(inputs, targets, torch.zeros(12, 2), torch.randn(size).expand(12, size))
-    plain = engine(inputs, targets)
-    assert plain.terms is None
-    torch.testing.assert_close(penalised.norms, plain.norms)
-    torch.testing.assert_close(summed(penalised, model), summed(plain, model))
-
-
 def test_chunks_and_dropout_change_neither_norms_nor_sums():
     torch.manual_seed(5)
     model = nn.Sequential(nn.Linear(SHAPE, 8), nn.Dropout(0.5), nn.Tanh(), nn.Linear(8, 2)).double()
@@ -153,23 +135,6 @@ def try_model_on(model: nn.Module, state, targets: Tensor) -> None:
 def test_what_is_no_classifier_is_refused(model, targets):
     with pytest.raises(ModelError):
         try_model_on(model, state_of(nn.Linear(SHAPE, 1)), targets)
-
-
-class _Attends(nn.Module):
-    """Attention, whose fast form has first derivatives alone."""
-
-    def __init__(self):
-        super().__init__()
-        self.keys, self.out = nn.Linear(2, 2), nn.Linear(SHAPE, 2)
-
-    def forward(self, inputs):
-        keys = self.keys(inputs.reshape(-1, 1, 3, 2))
-        return self.out(nn.functional.scaled_dot_product_attention(keys, keys, keys).flatten(1))
-
-
-def test_attention_is_differentiated_twice():
-    model = _Attends()
-    try_model_on(model, state_of(model), batch()[1])
 
 
 class _Distances(nn.Module):

@@ -12,14 +12,12 @@ from torch.nn.functional import cross_entropy
 
 import equidp
 from equidp.engines import check_model, checked_engine
-from equidp.errors import DataError, ModelError
-from equidp.evaluation.evaluation import evaluate
-from equidp.evaluation.predictions import predict
+from equidp.errors import ModelError
 from equidp.kernel.inputs import taken
 from equidp.losses import Loss, map_outputs, output_tensors
 from support.errors import raises_field
 from support.oracle import single_gradients
-from support.toy import make_trainer, toy
+from support.toy import make_trainer
 
 Pair = namedtuple("Pair", ["kind", "box"])
 
@@ -97,14 +95,6 @@ def test_a_head_that_mixes_examples_is_refused_in_whatever_form_it_is(form):
         check_model(TwoHeads(form, mixes=True), both(form), torch.randn(8, 5), TARGETS)
 
 
-def test_a_loss_that_mixes_the_targets_of_two_heads_is_refused():
-    def mixing(outputs, targets) -> Tensor:
-        return both()(outputs, targets) / outputs["box"].abs().max()
-
-    with raises_field(ModelError, "losses"):
-        check_model(TwoHeads(), mixing, torch.randn(8, 5), TARGETS)
-
-
 def test_an_output_without_the_batch_is_refused():
     class Auxiliary(TwoHeads):
         def forward(self, x):
@@ -137,44 +127,6 @@ def test_two_heads_train_as_if_all_was_one_tensor(engine):
     torch.testing.assert_close(runs[0].model.state_dict(), runs[1].model.state_dict())
     parts = train(engine=engine, physical_batch_size=7)
     torch.testing.assert_close(parts.model.state_dict(), runs[0].model.state_dict())
-
-
-@pytest.mark.soak
-def test_targets_may_be_a_tuple_beside_a_group_and_public_examples():
-    given = [(x, (y["kind"], y["box"]), place % 2) for place, (x, y) in enumerate(rows())]
-
-    def loss(outputs, targets) -> Tensor:
-        return both()(outputs, {"kind": targets[0], "box": targets[1]})
-
-    public = torch.randn(6, 5), (torch.arange(6) % 3, torch.rand(6, 2))
-    train(train=given, loss=loss, examples=public)
-    with raises_field(DataError, "examples"):
-        train(train=given, loss=loss, examples=(public[0], {"kind": public[1][0], "box": public[1][1]}))
-
-
-def test_of_a_mapping_with_logits_the_loss_gets_these_alone():
-    class Named(TwoHeads):
-        def forward(self, x):
-            kind, box = FORMS[self.form][1](super().forward(x))
-            return {"logits": kind, "box": box}
-
-    data = [(x, y["kind"]) for x, y in rows()]
-    train(train=data, model=Named(), loss=None)
-    with raises_field(ModelError, "loss"):
-        train(model=Named(), loss=lambda outputs, targets: both()(outputs, targets))
-
-
-def test_what_reads_one_tensor_refuses_several():
-    with raises_field(ModelError, "model"):
-        predict(TwoHeads(), torch.randn(3, 5))
-    with raises_field(ModelError, "model"):
-        run = train()
-        evaluate(run.model, toy(30))
-
-
-def test_a_grouped_dataset_says_where_targets_by_name_belong():
-    with raises_field(DataError, "targets"):
-        equidp.GroupedDataset(torch.randn(8, 5), TARGETS, torch.arange(8) % 2, ("a", "b"), ("x", "y", "z"))
 
 
 def test_views_of_a_model_of_several_outputs_count_as_one_example():

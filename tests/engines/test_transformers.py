@@ -18,7 +18,6 @@ from equidp.engines import make_engine
 from equidp.engines.model import call_model
 from equidp.errors import ModelError
 from equidp.kernel.inputs import Inputs, taken
-from support.errors import raises_field
 from support.oracle import add_gradients, assert_exact, loss
 
 transformers = pytest.importorskip("transformers", reason="needs the extra: pip install 'equidp[hf]'")
@@ -149,7 +148,6 @@ CASES = {
         texts,
     ),
 }
-families = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 
 
 def made(case: Case) -> tuple[nn.Module, dict[str, Tensor], Tensor]:
@@ -158,7 +156,7 @@ def made(case: Case) -> tuple[nn.Module, dict[str, Tensor], Tensor]:
     return model, inputs, case.targets(inputs)
 
 
-@families
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_norms_and_sums_equal_one_backward_pass_per_example(case):
     """In single precision, as they are trained, to 1e-5 of the largest; without dropout."""
     model, inputs, targets = made(case)
@@ -311,9 +309,10 @@ class Rows(Dataset):
 
 
 @pytest.mark.soak
-@families
-def test_they_train_privately_as_they_are(case):
+@pytest.mark.parametrize("name", ["BERT", "GPT-2, LoRA", "ResNet"])
+def test_they_train_privately_as_they_are(name):
     """With dropout, masks and everything that a Trainer tries before; what is frozen stays as it was."""
+    case = CASES[name]
     model, inputs, targets = made(case)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     every = model.named_parameters(remove_duplicate=False)  # also by the names of tied weights
@@ -332,32 +331,6 @@ def test_they_train_privately_as_they_are(case):
     for name, value in run.model.state_dict().items():
         assert torch.isfinite(value).all()
         assert torch.equal(value, before[name]) == (name not in trained), name
-
-
-def test_attention_over_the_batch_would_still_be_found_out():
-    """The trial of a model with several tables of embeddings reads words that differ."""
-
-    class Mixing(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = bert()
-
-        def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-            outputs = self.model(input_ids=input_ids, attention_mask=attention_mask).logits
-            return outputs - outputs.mean(dim=0)
-
-    inputs = texts()
-    with raises_field(equidp.ModelError, "losses"):
-        equidp.Trainer(
-            model := Mixing(),
-            torch.optim.AdamW(model.parameters()),
-            Rows(inputs, torch.arange(N) % 3),
-            method=equidp.DPSGD(),
-            batch_size=4,
-            steps=2,
-            noise_multiplier=1.0,
-            delta=1e-2,
-        )
 
 
 def trained(model: nn.Module, rows: Dataset, **settings) -> equidp.Run:
@@ -408,12 +381,3 @@ def test_words_that_a_collator_masks_at_random_train():
 
     run = trained(transformers.BertForMaskedLM(config), rows, collate=collate, loss=losses)
     assert run.facts.steps == 2
-
-
-@pytest.mark.soak
-def test_gradient_checkpointing_with_dropout_trains():
-    model = bert()
-    model.gradient_checkpointing_enable({"use_reentrant": False})
-    ids = torch.randint(3, WORDS, (N, LENGTH))
-    rows = Rows({"input_ids": ids, "attention_mask": torch.ones_like(ids)}, torch.arange(N) % 3)
-    assert trained(model, rows).facts.steps == 2

@@ -10,15 +10,12 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from numpy.testing import assert_allclose
 from torch import nn
 
 import equidp
 from equidp.display import shown_epsilon
 from equidp.engines import dataset_norms, make_engine
 from equidp.errors import SettingError
-from equidp.individual import accounts
-from equidp.individual.accounts import current_shares
 from equidp.individual.report import IndividualReport
 from equidp.kernel.engine import Measured
 from equidp.kernel.epsilon import epsilon
@@ -93,33 +90,6 @@ class Shrinking(equidp.Policy):
         return float(state.bounds)
 
 
-@dataclass(frozen=True)
-class Doubling(equidp.Policy):
-    """Clips at twice the bound of the step before, once it saw the gradient of that step."""
-
-    first_bound: float
-    loss_terms = 1
-
-    def init(self, setting):
-        return Bounds(torch.tensor(self.first_bound))
-
-    def context(self, state, group):
-        return (torch.zeros(()),)
-
-    def objective(self, loss, parameters, context):
-        own, _ = loss(parameters)
-        return own, torch.zeros(1)
-
-    def after_gradient(self, state, gradient):
-        return Bounds(2 * state.bounds)
-
-    def weight(self, state, norm, group):
-        return (state.bounds / norm).clamp(max=1.0)
-
-    def sensitivity(self, state):
-        return float(state.bounds)
-
-
 @pytest.mark.soak
 @pytest.mark.parametrize("name", POLICIES)
 def test_no_example_has_a_larger_epsilon_than_the_run(name):
@@ -142,33 +112,6 @@ def test_each_step_counts_under_the_state_it_was_taken_with():
     run = trainer.fit()
     epsilons = trainer.individual_report(accountant="rdp").sensitive_epsilons
     assert np.median(epsilons) > 0.9 * run.epsilon(accountant="rdp")
-
-
-@pytest.mark.soak
-def test_shares_are_computed_again_only_where_the_state_differs(monkeypatch):
-    computed = []
-
-    def noted(policy, state, *others):
-        computed.append(state)
-        return current_shares(policy, state, *others)
-
-    monkeypatch.setattr(accounts, "current_shares", noted)
-    for policy, times in ((equidp.DPSGD(0.5), 1), (Shrinking(), 3)):
-        computed.clear()
-        trainer = watched(policy, equidp.Individual(100, grid=0.5), steps=12, epochs=None)
-        trainer.fit()
-        assert len(computed) == times
-
-
-def test_a_bound_that_grows_after_a_gradient_grows_for_the_next_step_alone():
-    trainer = watched(Doubling(0.5), steps=1, epochs=None)
-    engine = make_engine("functional", trainer.model, trainer.loss)
-    norms = dataset_norms(engine, trainer.train.inputs, trainer.train.targets).numpy()
-    at_bound = norms > 0.5
-    assert (norms[at_bound] < 0.9).sum() > 20  # within the next bound
-    run = trainer.fit()
-    epsilons = trainer.individual_report(accountant="rdp").sensitive_epsilons
-    assert_allclose(epsilons[at_bound], run.epsilon(accountant="rdp"), rtol=1e-9)
 
 
 def test_shares_are_those_of_the_model_before_each_step():
@@ -204,18 +147,6 @@ def test_group_bounds_count_against_the_largest_bound():
     assert used[trainer.train.groups == 1].max() > 0.5
 
 
-@pytest.mark.soak
-def test_rare_norms_are_close_to_exact_ones():
-    reports = []
-    for individual in (equidp.Individual(1, grid=0.05), equidp.Individual(per_epoch=3, grid=0.05)):
-        trainer = watched(None, individual, epochs=10)
-        trainer.fit()
-        reports.append(trainer.individual_report(accountant="rdp"))
-    correlation = np.corrcoef(*(report.sensitive_epsilons for report in reports))[0, 1]
-    assert correlation > 0.99
-    assert [each.guaranteed for each in reports] == [True, False]
-
-
 def test_watching_does_not_change_training():
     models = []
     for individual in (None, equidp.Individual(2)):
@@ -240,12 +171,6 @@ def test_dropout_makes_estimates_and_is_left_alone():
     assert "an estimated epsilon" in report.for_owner(0)
 
 
-def test_examples_that_are_augmented_have_estimates():
-    trainer = watched(augment=lambda inputs: inputs + torch.randn_like(inputs))
-    trainer.fit()
-    assert not trainer.individual_report(accountant="rdp").guaranteed
-
-
 def report_of(epsilons, groups, names=("a", "b"), largest=2.0):
     bounds = np.full(len(names), largest)
     return IndividualReport(
@@ -258,36 +183,6 @@ def report_of(epsilons, groups, names=("a", "b"), largest=2.0):
 def test_no_owner_is_told_less_than_their_epsilon():
     text = report_of([0.12344, 1.5], [0, 1], largest=2.00004).for_owner(0)
     assert [float(number) for number in re.findall(r"\d+\.\d+", text)] == [0.124, 2.001]
-
-
-def test_a_group_without_examples_has_no_epsilons():
-    """As a rare group may have none in the training part of a split."""
-    report = report_of([0.5, 1.0], [0, 2], ("a", "b", "c"))
-    table = report.sensitive_by_group().set_index("group")
-    assert table["count"].tolist() == [1, 0, 1, 2]
-    assert table.drop(columns="count").loc["b"].isna().all()
-    assert table["over_lowest"].drop("b").tolist() == [1.0, 2.0, 1.5]
-
-
-@pytest.mark.soak
-def test_what_an_owner_is_told():
-    trainer = watched()
-    trainer.fit()
-    report = trainer.individual_report(accountant="rdp")
-    text = report.for_owner(5)
-    assert f"at most epsilon {shown_epsilon(report.sensitive_epsilons[5]):g}" in text
-    assert f"guaranteed {shown_epsilon(report.largest):g}" in text
-    with raises_field(SettingError, "index", "300"):
-        report.for_owner(300)
-
-
-def test_groups():
-    trainer = watched()
-    trainer.fit()
-    report = trainer.individual_report(accountant="rdp")
-    table = report.sensitive_by_group().set_index("group")
-    assert table.loc["a", "mean"] == pytest.approx(report.sensitive_epsilons[::2].mean())
-    assert table.loc["all", "count"] == 300
 
 
 @pytest.mark.soak
@@ -324,11 +219,7 @@ def test_one_release_costs_what_it_says():
     [
         ({}, "interval"),
         ({"interval": 1, "per_epoch": 2}, "interval"),
-        ({"interval": 0}, "interval"),
         ({"interval": 1.5}, "interval"),
-        ({"interval": math.inf}, "interval"),
-        ({"per_epoch": 0}, "per_epoch"),
-        ({"interval": 1, "grid": 2.0}, "grid"),
         ({"interval": 1, "grid": math.nan}, "grid"),
     ],
 )
@@ -423,8 +314,9 @@ def test_an_example_whose_gradient_is_not_finite_uses_nothing():
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", ["dpsgd", "dpsgd-f", "naive", "global", "global-adapt"])
-@pytest.mark.parametrize("physical", [None, 7])
+@pytest.mark.parametrize(
+    ("name", "physical"), [("dpsgd", 7), ("dpsgd-f", None), ("naive", 7), ("global", None)]
+)
 def test_individual_clipping_holds_everyone_to_what_is_accounted(name, physical):
     """What each drawn example adds is at most its limit, and all that it adds what its history counts."""
     trainer = watched(
@@ -478,50 +370,6 @@ def test_groups_with_bounds_of_their_own_have_epsilons_of_their_own():
     trainer.fit()
     report = trainer.individual_report(accountant="rdp")
     np.testing.assert_allclose(report.group_epsilons, report.largest)
-
-
-@pytest.mark.soak
-def test_groups_with_bounds_of_their_own_have_risks_of_their_own():
-    """Group a's bound is a quarter of the sensitivity: its risk is that of steps with four times the noise,
-    up to the smoothing of few steps; a release, which everyone pays for in full, is in both."""
-    trainer = watched(Fixed(), steps=12, epochs=None)
-    trainer.fit()
-    alone = trainer.individual_report(accountant="rdp").group_risks()
-    event = trainer.event
-    lower = Event(event.rate, 4 * event.noise, event.statistics_noise)
-    for name, same in (("a", lower), ("b", event)):
-        expected = equidp.Risk.of([(same, 12)])
-        found = alone[name].values_by_name()
-        assert all(found[key] >= value * (1 - 1e-3) for key, value in expected.values_by_name().items())
-        assert found == pytest.approx(expected.values_by_name(), rel=0.25)
-    trainer.ledger.charge(trainer.run_id, Event(1.0, 5.0))
-    after = trainer.individual_report(accountant="rdp").group_risks()
-    with_release = equidp.Risk.of([(lower, 12), (Event(1.0, 5.0), 1)])
-    assert after["a"].values_by_name() == pytest.approx(with_release.values_by_name(), rel=0.25)
-    assert after["a"].advantage > alone["a"].advantage
-    run = equidp.Risk.of([(event, 12), (Event(1.0, 5.0), 1)]).values_by_name()
-    assert all(after["b"].values_by_name()[key] <= value for key, value in run.items())
-
-
-@pytest.mark.soak
-def test_means_of_groups_are_released_together():
-    trainer = watched(train=toy(3000), batch_size=100, epochs=2)
-    trainer.fit()
-    spent = len(trainer.entries)
-    report = trainer.individual_report(accountant="rdp")
-    truth = report.sensitive_by_group().set_index("group")["mean"]
-    tables = [report.release_by_group(1.0, 1e-6).set_index("group") for _ in range(40)]
-    assert epsilon(trainer.entries[spent:], 1e-6) > 1
-    for name in ("a", "b"):
-        errors = np.array([table.loc[name, "mean"] - truth[name] for table in tables])
-        stated = np.mean([table.loc[name, "standard_error"] for table in tables])
-        # Clipping at the largest epsilon only lowers the spread. 40 draws: false alarm below 1e-5.
-        assert 0 < np.sqrt((errors**2).mean()) < 1.7 * stated
-    trainer = watched()
-    trainer.fit()
-    before = len(trainer.entries)
-    trainer.individual_report(accountant="rdp").release_by_group(0.5, 1e-5)
-    assert epsilon(trainer.entries[before:], 1e-5) == pytest.approx(0.5, rel=1e-3)
 
 
 @pytest.mark.soak

@@ -56,8 +56,9 @@ def counted(trainer):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize(
+    ("name", "policy"), [("exact", "dpsgd-f"), ("held", "dpsgd"), ("held", "dpsgd-f"), ("clipping", "dpsgd")]
+)
 def test_a_resumed_run_counts_as_one_that_was_never_stopped(tmp_path, quiet, name, policy):
     once, _ = run_in(tmp_path / "whole", SETTINGS[name], POLICIES[policy]())
     once.fit()
@@ -140,7 +141,7 @@ def test_nothing_of_single_examples_is_in_a_checkpoint(tmp_path):
     assert set(states[0]) == set(states[1])
 
 
-@pytest.mark.parametrize("damage", ["flip", "cut", "empty"])
+@pytest.mark.parametrize("damage", ["flip", "cut"])
 def test_a_damaged_file_is_refused_with_advice(tmp_path, damage):
     trainer, _ = run_in(tmp_path, SETTINGS["exact"])
     take(trainer, 6)

@@ -158,22 +158,3 @@ def test_mechanisms_of_other_sample_rates_and_histories_without_any():
     assert (found[0] >= both.get_delta_for_epsilon(epsilons) * (1 - 1e-3)).all()
     assert found[1:].tolist() == [[0.0] * 3, [1.0] * 3]
     assert tight_epsilons(counts, means, rates, 1e-5)[1:].tolist() == [0.0, math.inf]
-
-
-@pytest.mark.soak
-@given(
-    noise=st.floats(0.5, 20.0),
-    sample_rate=st.floats(0.01, 1.0),
-    steps=st.integers(1, 300),
-    epsilon=st.floats(0.0, 6.0),
-)
-@settings(max_examples=20, deadline=None)
-def test_profiles_and_epsilons_agree(noise, sample_rate, steps, epsilon):
-    """delta(epsilon) falls, and epsilon at delta(epsilon) is about that epsilon."""
-    counts, means = np.array([[steps]], dtype=np.uint32), np.array([1 / noise])
-    at, later = tight_profiles(counts, means, sample_rate, np.array([epsilon, epsilon + 0.1]))[0]
-    assert later <= at + 1e-12
-    if 1e-6 < at < 0.9:
-        assert tight_epsilons(counts, means, sample_rate, float(at))[0] == pytest.approx(
-            epsilon, rel=0.02, abs=0.02
-        )

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import equidp
-from equidp.errors import CheckpointError, DataError, ModelError, SettingError, TrainingWarning
+from equidp.errors import CheckpointError, DataError, ModelError, SettingError
 from equidp.ledger.ledger import Ledger
 from equidp.training.collation import Collation
 from support.errors import raises_field
@@ -231,46 +231,21 @@ def test_arguments_that_break_the_guarantee_are_refused_when_it_is_made(tmp_path
     assert not (tmp_path / "_ledger").exists()
 
 
-def flattened(rows):
-    words = torch.tensor([word for row in rows for word in row["input_ids"]])
-    return {"input_ids": words[None], "labels": torch.tensor([row["label"] for row in rows])}
-
-
 def masking(rows):
     collated = pad(rows)
     return {**collated, "input_ids": collated["input_ids"].masked_fill(torch.rand(len(rows), 1) < 0.5, 1)}
 
 
-def cutting(rows):
-    shortest = min(len(row["input_ids"]) for row in rows)
-    return {name: each[:, :shortest] if each.dim() > 1 else each for name, each in pad(rows).items()}
-
-
-def failing_alone(rows):
-    return pad(rows if len(rows) > 1 else [])
-
-
 @pytest.mark.parametrize(
     ("collate", "error"),
     [
-        (flattened, DataError),
-        (failing_alone, DataError),
-        (cutting, SettingError),
         (masking, SettingError),
-        (transformers.default_data_collator, DataError),
         (lambda rows: {"input_ids": pad(rows)["input_ids"]}, DataError),
     ],
 )
 def test_collators_that_do_more_than_pad_are_refused(collate, error):
     with raises_field(error, "data_collator"), naming_the_collator():
         Collation.of(texts(), RowCollator(collate, "labels"))
-
-
-def test_rows_have_groups():
-    rows = [{**row, "group": place % 3} for place, row in enumerate(texts())]
-    inputs, labels, groups = Collation.of(rows, RowCollator(pad, "labels", "group"))(rows[4:6])
-    assert inputs["input_ids"][1][: len(rows[5]["input_ids"])].tolist() == rows[5]["input_ids"]
-    assert (labels.tolist(), groups.tolist()) == ([0, 1], [1, 2])
 
 
 @pytest.mark.soak
@@ -319,26 +294,6 @@ def test_an_upload_leaves_the_ledger_out(tmp_path, monkeypatch):
 
 
 @pytest.mark.soak
-def test_an_epoch_that_a_callback_ends_is_followed_by_another(tmp_path):
-    class Epochs(transformers.TrainerCallback):
-        seen = ""
-
-        def on_epoch_begin(self, args, state, control, **kwargs):
-            self.seen += "b"
-
-        def on_epoch_end(self, args, state, control, **kwargs):
-            self.seen += "e"
-
-        def on_step_end(self, args, state, control, **kwargs):
-            self.seen += str(state.global_step)
-            control.should_epoch_stop = state.global_step == 2
-
-    epochs = Epochs()
-    private(tmp_path, callbacks=[epochs]).train()
-    assert epochs.seen == "b12eb34e"
-
-
-@pytest.mark.soak
 def test_bad_input_is_refused_before_a_step(tmp_path):
     with raises_field(SettingError, "privacy"):
         private(tmp_path, privacy=equidp.DPSGD())
@@ -366,18 +321,6 @@ def test_bad_input_is_refused_before_a_step(tmp_path):
     with raises_field(DataError, "train_dataset"):
         given.train()
     assert not (tmp_path / "_ledger").exists() or not Ledger.read(tmp_path / "_ledger").entries()
-
-
-@pytest.mark.soak
-def test_a_training_that_teaches_nothing_is_warned_of(tmp_path):
-    with pytest.warns(TrainingWarning, match="no weight has moved"):
-        private(tmp_path / "still", learning_rate=0.0, max_steps=1).train()
-    loud = Privacy(equidp.Plan(noise_multiplier=50.0, delta=1e-4), seed=1)
-    with pytest.warns(TrainingWarning, match="evaluation data"):
-        private(
-            tmp_path / "worse", privacy=loud, learning_rate=0.5, eval_on_start=True, eval_strategy="epoch",
-            eval_dataset=texts(32, 1), lr_scheduler_type="constant",
-        ).train()  # fmt: skip
 
 
 def test_losses_of_a_row_are_those_of_its_task():

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, TensorDataset, WeightedRandomSampler
+from torch.utils.data import DataLoader, Dataset, TensorDataset, WeightedRandomSampler
 
 import equidp
-from equidp.errors import CheckpointError, DataError, ModelError, SettingError
+from equidp.errors import DataError, ModelError, SettingError
 from equidp.ledger.ledger import Ledger
 from support.errors import raises_field
 
@@ -207,18 +207,6 @@ def test_a_run_goes_on_from_a_checkpoint_to_the_weights_of_one_in_one_go(tmp_pat
 
 
 @pytest.mark.soak
-def test_a_checkpoint_without_privacy_is_refused(tmp_path):
-    plain = lightning.Trainer(
-        max_epochs=1, default_root_dir=tmp_path, logger=False, accelerator="cpu", enable_progress_bar=False,
-        enable_model_summary=False,
-    )  # fmt: skip
-    plain.fit(Classifier(), DataLoader(rows(), batch_size=16))
-    plain.save_checkpoint(tmp_path / "plain.ckpt")
-    with raises_field(CheckpointError, "ckpt_path"):
-        fit(tmp_path, ckpt_path=tmp_path / "plain.ckpt")
-
-
-@pytest.mark.soak
 def test_a_killed_run_goes_on_and_counts_what_it_lost(tmp_path):
     code = f"""
 import os, sys
@@ -238,12 +226,6 @@ fit(sys.argv[1], callbacks=[Kill(), checkpoints(sys.argv[1])])
     strategy, trainer = fit(tmp_path, ckpt_path=saved)
     assert [steps for _, steps in strategy.run().entries] == [8]
     assert trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.5 * 0.9**8)
-
-
-@pytest.mark.soak
-def test_dropout_and_a_batch_of_one_are_those_of_each_row(tmp_path):
-    strategy, _ = fit(tmp_path, Classifier(dropout=0.5))
-    assert strategy.run().facts.steps == 8
 
 
 class Logs(Classifier):
@@ -311,23 +293,12 @@ class LogsInForward(Classifier):
         return super().forward(inputs)
 
 
-class LogsReleases(Classifier):
-    def on_before_optimizer_step(self, optimizer):
-        self.log("length", torch.stack([each.grad.norm() for each in self.parameters()]).norm())
-
-
 @pytest.mark.parametrize("first", [0, 2])
 def test_figures_of_training_rows_are_not_logged_from_forward_either(tmp_path, first):
     with raises_field(SettingError, "log"):
         fit(
             tmp_path, LogsInForward(first), private={**PRIVATE, "loss": nn.CrossEntropyLoss(reduction="none")}
         )
-
-
-@pytest.mark.parametrize("loss", [None, nn.CrossEntropyLoss(reduction="none")], ids=["step", "forward"])
-def test_private_gradients_may_be_logged(tmp_path, loss):
-    _, trainer = fit(tmp_path, LogsReleases(), private={**PRIVATE, "loss": loss})
-    assert trainer.logged_metrics["length"] > 0
 
 
 @pytest.mark.soak
@@ -407,100 +378,9 @@ def test_loaders_with_an_order_of_their_own_are_refused(tmp_path, settings, fiel
 
 
 @pytest.mark.soak
-def test_several_loaders_are_refused(tmp_path):
-    several = [DataLoader(rows(), batch_size=16), DataLoader(rows(), batch_size=16)]
-    with raises_field(DataError, "train_dataloaders"):
-        fit(tmp_path, loader=several)
-
-
-@pytest.mark.soak
 @pytest.mark.parametrize("form", ["list", "mapping"])
 def test_a_loader_in_a_list_or_a_mapping_is_refused_before_a_sample_is_drawn(tmp_path, form):
     loader = DataLoader(rows(), batch_size=16)
     with raises_field(DataError, "train_dataloaders"):
         fit(tmp_path, loader=[loader] if form == "list" else {"rows": loader})
     assert not Ledger.read(tmp_path / "_ledger").entries()
-
-
-class Forms(Dataset):
-    """Rows of two tensors of one shape by name; each second row is `other` of these."""
-
-    def __init__(self, other) -> None:
-        self.other = other
-
-    def __len__(self):
-        return N
-
-    def __getitem__(self, place):
-        inputs, target = rows()[place]
-        row = {"x": inputs, "mirrored": -inputs, "y": int(target)}
-        return self.other(row) if place % 2 else row
-
-
-@pytest.mark.soak
-def test_tensors_of_a_row_go_by_name_in_whatever_order_a_row_has_them(tmp_path):
-    one, other = OfMappings(), OfMappings()
-    for module, make in ((one, dict), (other, lambda row: dict(reversed(row.items())))):
-        fit(tmp_path / str(module is one), module, loader=DataLoader(Forms(make), batch_size=16))
-    torch.testing.assert_close(one.state_dict(), other.state_dict(), rtol=0, atol=0)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize(
-    "other",
-    [
-        lambda row: {"renamed" if name == "x" else name: part for name, part in row.items()},
-        lambda row: tuple(row.values()),
-        lambda row: row | {"more": row["x"]},
-    ],
-    ids=["other names", "no names", "more names"],
-)
-def test_a_row_of_another_form_than_the_first_is_refused(tmp_path, other):
-    with raises_field(DataError, "collate_fn"):
-        fit(tmp_path, OfMappings(), loader=DataLoader(Forms(other), batch_size=16))
-
-
-def test_pairs_are_held_to_two_parts_in_each_row(tmp_path):
-    def three(row):
-        return (*two(row), 1)
-
-    def two(row):
-        return (row["x"], row["mirrored"]), row["y"]
-
-    class Of(Forms):
-        def __getitem__(self, place):
-            return (self.other if place % 2 else two)(super().__getitem__(0))
-
-    class Adds(Classifier):
-        def forward(self, inputs, mirrored):
-            return self.net(inputs + mirrored)
-
-    data, private = Of(three), {**PRIVATE, "loss": nn.CrossEntropyLoss(reduction="none")}
-    with raises_field(DataError, "train_dataloaders"):
-        fit(tmp_path, Adds(), data, private, limit_val_batches=0)
-
-
-@pytest.mark.soak
-def test_groups_are_read_from_items(tmp_path):
-    private = {
-        **PRIVATE,
-        "method": equidp.DPSGDF(),
-        "group_names": ("a", "b"),
-        "group": lambda item: int(item[1]),
-    }
-    strategy, _ = fit(tmp_path, private=private)
-    assert strategy.private_trainer.policy_state.bounds.shape == (2,)
-
-
-def test_rows_that_stand_twice_are_warned_of(tmp_path):
-    for name, private in (
-        ("own", PRIVATE),
-        ("loss", {**PRIVATE, "loss": nn.CrossEntropyLoss(reduction="none")}),
-    ):
-        with pytest.warns(equidp.errors.PrivacyWarning, match="several times"):
-            fit(tmp_path / name, data=ConcatDataset([rows_held := rows(), rows_held]), private=private)
-
-
-def test_there_is_no_run_before_fit():
-    with raises_field(SettingError, "fit"):
-        PrivateStrategy(**PRIVATE).run()

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from torch import Tensor
 
 from equidp.errors import PolicyError, SettingError
 from equidp.kernel.bounding import (
@@ -23,7 +20,7 @@ from equidp.kernel.bounding import (
 )
 from equidp.kernel.policy import NoState, copy_state
 from equidp.policies import DPSGD, DPSGDF, SGD, Global
-from equidp.policies.weights import sensitivity_of, share_clipped, step_weights
+from equidp.policies.weights import share_clipped, step_weights
 from support.errors import raises_field
 from support.policies import GROUPS, POLICIES, Largest, Rogue, state_of
 
@@ -49,10 +46,6 @@ def test_a_row_is_bounded_as_the_table_says(row, expected):
     others = torch.tensor([[9.0, 9.0], row, [nan, nan]])
     torch.testing.assert_close(bounded_rows(others, 1.0)[1].tolist(), expected)
     assert bounded_rows(others, 1.0).dtype == torch.float64
-
-
-def test_rows_of_an_empty_batch_sum_to_zero():
-    assert bounded_rows(torch.empty(0, 3), 1.0).sum(dim=0).tolist() == [0.0, 0.0, 0.0]
 
 
 @given(
@@ -88,19 +81,6 @@ def test_a_weight_is_capped_as_the_table_says(weight, norm, expected):
     for sensitivity in (3.0, torch.tensor([1.0, 3.0])):
         capped = capped_weights(weights.clone(), norms, sensitivity)
         torch.testing.assert_close(capped[1], torch.tensor(expected), rtol=1e-6, atol=0)
-
-
-@pytest.mark.parametrize("norm", [inf, nan])
-def test_an_example_without_a_finite_norm_gets_no_weight_that_counts(norm):
-    capped = float(capped_weights(torch.ones(1), torch.tensor([norm]), 3.0))
-    assert capped == 0 or math.isnan(capped)
-
-
-def test_no_weights_and_no_cap():
-    assert capped_weights(torch.empty(0), torch.empty(0), 3.0).tolist() == []
-    assert capped_weights(torch.tensor([1e20]), torch.tensor([1e10]), math.inf).tolist() == [
-        pytest.approx(1e20)
-    ]
 
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.int64])
@@ -168,75 +148,22 @@ def test_rules_write_to_copies_alone():
     assert groups.tolist() == [0, 1]
 
 
-@dataclass(frozen=True)
-class Rule(DPSGD):
-    """A policy whose rules are one of those below."""
-
-    kind: str = ""
-
-    def statistics(self, state: Any, norm: Tensor, group: Tensor) -> Tensor:
-        return norm if self.kind == "flat" else torch.ones(1, 2)
-
-    def weight(self, state: Any, norm: Tensor, group: Tensor) -> Tensor:
-        if self.kind == "branch":
-            return norm if norm > 1 else 2 * norm
-        if self.kind == "number":
-            return float(norm)
-        if self.kind == "escape":
-            return torch.from_numpy(1 / norm.numpy().clip(1.0))
-        if self.kind == "write":
-            state.largest.copy_(norm)
-            return state.largest
-        if self.kind == "mask":
-            weight = torch.ones_like(norm)
-            weight[norm > 1] = 0.5
-            return weight
-        if self.kind == "none":
-            return None
-        return norm.unsqueeze(0)
-
-
-@pytest.mark.parametrize("kind", ["branch", "number", "escape", "write", "mask", "none"])
-def test_a_rule_that_cannot_be_asked_for_one_example_is_refused(kind):
-    with raises_field(PolicyError, "Rule.weight"):
-        example_weights(
-            Rule(kind=kind), Largest(torch.ones(())), torch.ones(2), torch.zeros(2, dtype=torch.int64)
-        )
-
-
 @pytest.mark.parametrize(
-    ("compute", "kind", "field"),
+    "weight",
     [
-        (example_weights, "", "weight"),
-        (example_rows, "flat", "statistics"),
-        (example_rows, "", "statistics"),
+        lambda self, state, norm, group: norm if norm > 1 else 2 * norm,
+        lambda self, state, norm, group: float(norm),
+        lambda self, state, norm, group: torch.from_numpy(1 / norm.numpy().clip(1.0)),
+        lambda self, state, norm, group: state.largest.copy_(norm),
+        lambda self, state, norm, group: None,
+        lambda self, state, norm, group: norm.unsqueeze(0),
     ],
+    ids=["branch", "number", "escape", "write", "none", "shape"],
 )
-def test_results_of_another_shape_are_refused(compute, kind, field):
-    with raises_field(PolicyError, field):
-        compute(Rule(kind=kind), NoState(), torch.ones(2), torch.zeros(2, dtype=torch.int64))
-
-
-def test_a_group_beyond_the_states_is_refused():
-    policy = DPSGDF()
-    with raises_field(PolicyError, "state"):
-        example_weights(policy, state_of(policy, groups=2), torch.ones(1), torch.tensor([2]))
-
-
-@pytest.mark.parametrize("name", POLICIES)
-@given(
-    rows=st.lists(
-        st.tuples(norms_of_any_kind.filter(math.isfinite), st.integers(0, GROUPS - 1)), min_size=1, max_size=6
-    )
-)
-def test_step_weights_stay_below_the_sensitivity(name, rows):
-    policy = POLICIES[name]
-    state = state_of(policy)
-    norms, groups = torch.tensor([norm for norm, _ in rows]), torch.tensor([group for _, group in rows])
-    weights = step_weights(policy, state, norms, groups, GROUPS)
-    sensitivity = sensitivity_of(policy, copy_state(state), GROUPS)
-    assert (weights >= 0).all()
-    assert (weights.double() * norms.double() <= sensitivity * (1 + 1e-6)).all()
+def test_a_rule_that_cannot_be_asked_for_one_example_is_refused(weight):
+    policy, state = type("Rule", (DPSGD,), {"weight": weight})(), Largest(torch.ones(()))
+    with pytest.raises(PolicyError):
+        example_weights(policy, state, torch.ones(2), torch.zeros(2, dtype=torch.int64))
 
 
 def test_the_share_clipped_counts_weights_below_that_of_a_vanishing_gradient():

@@ -11,9 +11,8 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 
 from equidp.engines import make_engine
-from equidp.errors import PolicyError, SettingError
+from equidp.errors import SettingError
 from equidp.kernel.bounding import example_context
-from equidp.kernel.engine import Measured
 from equidp.kernel.event import Event
 from equidp.kernel.noise import SeededRandomness
 from equidp.kernel.policy import Policy, Setting
@@ -97,20 +96,6 @@ def test_contexts_are_those_from_before_the_batch_however_it_is_divided(part):
     assert not torch.allclose(whole[0], other[0])  # the context shows in the sum
 
 
-def test_the_policy_sees_the_private_gradient_that_the_optimizer_sees():
-    step = step_of()
-    assert not step.state.direction.any()
-    released = torch.cat([each.flatten() for each in step(*batch_of())])
-    torch.testing.assert_close(step.state.direction, released / released.norm())
-
-
-def test_an_empty_batch_is_a_step_like_any_other():
-    step = step_of()
-    step(torch.empty(0, 3), torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64))
-    assert not step.state.sums.any()
-    assert not step.state.direction.any()
-
-
 def test_an_example_whose_changed_gradient_is_not_finite_leaves_the_batch():
     inputs, targets, groups = batch_of()
     broken = inputs.clone()
@@ -132,21 +117,6 @@ def test_an_engine_without_the_objective_is_refused_before_anything_is_spent():
     ):
         with raises_field(SettingError, "engine"):
             step_of(engine=engine)
-
-
-def test_a_group_beyond_those_of_the_state_is_refused():
-    step = step_of()
-    inputs, targets, groups = batch_of()
-    with pytest.raises(PolicyError):
-        step(inputs, targets, groups.clamp_min(3))
-
-
-def test_policies_that_leave_losses_have_no_context():
-    policy = DPSGD()
-    state = policy.init(Setting(2, 4.0, 1.0))
-    assert example_context(policy, state, torch.arange(2)) == ()
-    engine = GivenGradients(nn.Parameter(torch.zeros(3)))
-    assert engine(torch.ones(2, 3), torch.zeros(2)).terms is None
 
 
 class _Along(NamedTuple):
@@ -207,42 +177,6 @@ def test_a_context_that_averages_over_the_batch_sees_one_example():
     assert example_context(policy, state, torch.tensor([1, 0, 0]))[0].tolist() == [1.0, 0.0, 0.0]
 
 
-@pytest.mark.parametrize(
-    "rules",
-    [
-        {"context": lambda self, state, group: (state.direction if group else 0 * state.direction,)},
-        {"context": lambda self, state, group: (torch.unique(group).sum(), state.direction)},
-        {"context": lambda self, state, group: (float(group), state.direction)},
-    ],
-)
-def test_a_rogue_that_mixes_examples_is_refused(rules):
-    """It branches on a group, or reads it."""
-    step = step_of(changed(**rules))
-    with pytest.raises(PolicyError):
-        step(*batch_of())
-    assert not step.state.direction.any()
-
-
-@pytest.mark.parametrize(
-    "rules",
-    [
-        {"context": lambda self, state, group: (torch.ones(1)[group], state.direction)},
-        {"context": Policy.context},
-        {"statistics_ratio": 10.0, "statistics": lambda self, state, norm, group: norm},
-    ],
-)
-def test_rules_that_cannot_be_applied_are_refused(rules):
-    step = step_of(changed(**rules))
-    with pytest.raises(PolicyError):
-        step(*batch_of())
-
-
-def test_a_policy_of_ones_own_that_changes_losses_trains():
-    step = step_of(_Changes())
-    step(*batch_of())
-    assert step.state.direction.any()
-
-
 def test_the_state_of_the_weights_is_from_before_the_policy_saw_the_gradient():
     step = step_of(_Changes())
     first = step.state
@@ -278,20 +212,3 @@ def test_statistics_of_an_example_see_the_terms_of_its_own_loss():
     step(inputs, targets, groups)
     rows = terms[:, 0].clamp(-1, 1) * (1 + groups) / 2
     torch.testing.assert_close(after[0], rows.sum().expand(26))
-
-
-@pytest.mark.parametrize("part", [None, 2])
-def test_a_sample_of_which_no_example_can_be_measured_is_an_empty_one(part):
-    """An engine then says nothing of terms, and the ledger was charged."""
-
-    class Nothing:
-        objective = FairLens(BOUND).objective
-
-        def __call__(self, inputs: Tensor, targets: Tensor, *context: Tensor) -> Measured:
-            return Measured(torch.full((len(targets),), torch.inf), None, lambda weights: {})
-
-    with_none, empty = step_of(engine=Nothing(), part=part), step_of()
-    means = with_none(*batch_of(4))
-    empty(*(each[:0] for each in batch_of(4)))
-    assert torch.equal(with_none.state.sums, empty.state.sums)
-    assert not any(each.any() for each in means)

@@ -9,7 +9,6 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from equidp.accounting.meter import epsilon_so_far
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.event import Entries, Event
 
@@ -71,10 +70,3 @@ def test_epsilon_is_not_below_what_the_steps_certainly_cost(name):
     assert found >= at_least(entries, delta) - 1e-9
     if all(event.rate == 1 for event, _ in entries):
         assert found >= of_gaussians(entries, delta) - 1e-9
-
-
-@pytest.mark.soak
-def test_the_meter_is_not_below_it_at_any_step():
-    event = Event(0.02, 1.0)
-    for steps in (1, 2, 3, 7, 50, 99, 333, 499, 500):
-        assert epsilon_so_far(steps, event, 500, 1e-6) >= at_least([(event, steps)], 1e-6) - 1e-9

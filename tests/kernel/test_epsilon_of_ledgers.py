@@ -107,13 +107,13 @@ def check_ledger(seed: int, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "seed", [*range(4), *(pytest.param(k, marks=pytest.mark.soak) for k in range(4, 200))]
+    "seed", [*range(4), *(pytest.param(k, marks=pytest.mark.soak) for k in range(4, 40))]
 )
 def test_a_ledger_has_the_epsilon_that_dp_accounting_alone_gives_it(seed):
     check_ledger(seed, "rdp")
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(200, 220))
+@pytest.mark.parametrize("seed", range(200, 208))
 def test_a_ledger_has_the_epsilon_by_privacy_losses_too(seed):
     check_ledger(seed, "pld")

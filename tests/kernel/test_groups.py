@@ -6,20 +6,16 @@ import json
 import math
 from dataclasses import asdict, replace
 
-import dp_accounting
 import numpy as np
 import pytest
 import torch
-from dp_accounting.pld import PLDAccountant
-from dp_accounting.rdp import RdpAccountant
 from scipy import stats
 
 from equidp.accounting.calibration import calibrate_noise
 from equidp.accounting.groups import GroupSettings
-from equidp.accounting.meter import epsilon_so_far
 from equidp.accounting.risk import Risk
 from equidp.errors import SettingError
-from equidp.kernel import epsilon as accounting, step as step_module
+from equidp.kernel import step as step_module
 from equidp.kernel.bounding import ROUNDING
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.event import Event, Label, Share
@@ -29,7 +25,7 @@ from equidp.kernel.sampling import PoissonSampler
 from equidp.kernel.step import PrivateStep
 from equidp.ledger.ledger import Ledger
 from equidp.ledger.renyi import renyi_epsilon
-from equidp.policies import DPSGD, SGD
+from equidp.policies import DPSGD
 from equidp.runs.folder import number_columns
 from support.errors import raises_field
 from support.given_gradients import GivenGradients, run_over
@@ -39,69 +35,6 @@ CROSSING = Event(0.2, 1.0, shares=(Share("a", 0.2, 0.5), Share("b", 0.05)))
 """Neither group's step is as costly as the other's in both rate and noise."""
 NOTHING = Event(0.1, 1.0, shares=(Share("a", 0.1, 0.0),))
 """The one group has no share of anything."""
-
-
-def random_setting(seed: int):
-    """Steps by group, statistics or none, a release or none, as of a run; and delta."""
-    draw = np.random.default_rng(seed)
-    shares = tuple(
-        Share(
-            f"group {k}",
-            float(draw.choice([0.0, draw.uniform(0.01, 0.2)], p=[0.15, 0.85])),
-            float(draw.choice([0.0, 1.0, draw.uniform(1 / 16, 1)], p=[0.15, 0.25, 0.6])),
-            float(draw.choice([0.0, 1.0, draw.uniform(1 / 16, 1)], p=[0.15, 0.25, 0.6])),
-        )
-        for k in range(draw.integers(1, 4))
-    )
-    shares = (*shares, Share("usual", 0.1))
-    sigma = float(draw.uniform(0.7, 3.0))
-    statistics = float(sigma * draw.uniform(1, 8)) if draw.random() < 0.5 else None
-    event = Event(max(each.rate for each in shares), sigma, statistics, shares=shares)
-    entries = [(event, int(draw.integers(1, 400)))]
-    if draw.random() < 0.5:
-        entries.append((Event(1.0, float(draw.uniform(3, 30)), name="counts"), int(draw.integers(1, 3))))
-    return entries, float(10.0 ** -draw.uniform(4, 7))
-
-
-def by_dp_accounting(entries, name: str, delta: float, accountant) -> float:
-    """Epsilon of a group, from dp_accounting's events and the formula of one joint Gaussian."""
-    event, steps = entries[0]
-    share = next(each for each in event.shares if each.label == name)
-    precision = (share.bound / event.noise) ** 2
-    if event.statistics_noise is not None:
-        precision += (share.row / event.statistics_noise) ** 2
-    spent = [(1.0, each.noise, count) for each, count in entries[1:]]
-    if precision and share.rate:
-        spent.append((share.rate, precision**-0.5, steps))
-    for rate, noise, count in spent:
-        one = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise))
-        accountant.compose(one, count)
-    return accountant.get_epsilon(delta) if spent else 0.0
-
-
-def check_setting(seed: int, name: str, make_accountant) -> None:
-    entries, delta = random_setting(seed)
-    found = {}
-    for label in entries[0][0].labels:
-        found[label.name] = epsilon(entries, delta, name, label)
-        expected = by_dp_accounting(entries, label.name, delta, make_accountant())
-        assert found[label.name] == pytest.approx(expected, rel=1e-6, abs=1e-9)
-    assert epsilon(entries, delta, name) == pytest.approx(max(found.values()), rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    "seed", [*range(2), *(pytest.param(k, marks=pytest.mark.soak) for k in range(2, 40))]
-)
-def test_each_group_has_the_epsilon_that_dp_accounting_alone_gives_it(seed):
-    """By Renyi divergences, and the run has the largest."""
-    check_setting(seed, "rdp", RdpAccountant)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", [0, 3, 5, 9, 10, 11, 13, 17, 23, 27, 28, 34])
-def test_each_group_has_the_epsilon_by_privacy_losses_too(seed):
-    """With statistics and releases and without, and groups that are never drawn or add nothing to a sum."""
-    check_setting(seed, "pld", lambda: PLDAccountant(value_discretization_interval=accounting.FINE))
 
 
 @pytest.mark.parametrize(
@@ -207,41 +140,12 @@ def test_labels_of_two_events_without_a_name_of_their_column_are_not_the_same():
     )
 
 
-def test_of_several_columns_the_smallest_bound_counts():
-    """The second column's examples are all drawn alike in its run: by its labels nobody pays less."""
-    first, second = by_column(SEX, 0.002, 0.02), by_column(DIABETES, 0.01, 0.01)
-    entries = [(first, 50), (second, 50)]
-    found = [epsilon(entries, 1e-5, "rdp", label) for label in (*first.labels, *second.labels)]
-    assert epsilon(entries, 1e-5, "rdp") == min(max(found[:2]), max(found[2:]))
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("accountant", ["rdp", pytest.param("pld", marks=pytest.mark.soak)])
-def test_the_meter_is_an_upper_bound_and_exact_at_the_end(accountant):
-    run = CROSSING, 30, 1e-5, accountant
-    at_start, first, tenth, last = (epsilon_so_far(steps, *run) for steps in (0, 1, 10, 30))
-    exact = [epsilon([(CROSSING, steps)], 1e-5, accountant) for steps in (1, 10, 30)]
-    assert at_start == 0
-    assert exact[0] <= first < 1.05 * exact[0]
-    assert exact[1] <= tenth < 1.2 * exact[1]
-    assert last == exact[2]
-
-
 @pytest.mark.soak
 def test_risk_is_the_largest_of_the_groups():
     risks = [Risk.of([(alone(CROSSING, name), 20)]) for name in "ab"]
     whole = Risk.of([(CROSSING, 20)])
     assert whole.advantage == max(each.advantage for each in risks)
     assert whole.true_positive_rates[0] == max(each.true_positive_rates[0] for each in risks)
-
-
-@pytest.mark.soak
-def test_calibrated_noise_keeps_every_group_to_the_target():
-    """By the least noise: the group that costs most is at it."""
-    unit = Event(0.2, 1.0, 3.0, shares=CROSSING.shares)
-    noise = calibrate_noise(2.0, 1e-5, unit, 50, "rdp")
-    event = Event(0.2, noise, 3.0 * noise, shares=CROSSING.shares)
-    assert 2.0 * (1 - 5e-4) < epsilon([(event, 50)], 1e-5, "rdp") <= 2.0
 
 
 @pytest.mark.parametrize("order", [4.0, 16.0])
@@ -324,20 +228,6 @@ def test_shards_of_one_seed_are_parts_of_one_sample():
         assert max(map(len, shards[:1])) <= 16
 
 
-def test_shards_of_system_draws_keep_the_rates():
-    """Two shards of a third process' own draws; 5 standard errors of each group's number, a false alarm in
-    10^6."""
-    labels, rates = torch.arange(60) % 2, (0.5, 0.1)
-    for rank in range(2):
-        sampler = PoissonSampler(
-            60, 0.5, 2000, SystemRandomness(), Processes(rank, 2), labels=labels, rates=rates
-        )
-        own = taken(sampler)[:, 30 * rank : 30 * rank + 30]
-        for group, rate in enumerate(rates):
-            drawn, expected = own[:, group::2].sum(), 15 * 2000 * rate
-            assert abs(drawn - expected) < 5 * np.sqrt(expected * (1 - rate))
-
-
 @pytest.mark.parametrize(
     "labels",
     [torch.tensor([0, 1, 2]), torch.tensor([0, -1, 1]), torch.tensor([0, 1]), torch.tensor([0.0, 1.0, 1.0])],
@@ -346,11 +236,6 @@ def test_shards_of_system_draws_keep_the_rates():
 def test_labels_that_name_no_group_are_refused_before_a_sample(labels):
     with raises_field(SettingError, "labels"):
         PoissonSampler(3, 0.5, 1, SystemRandomness(), labels=labels, rates=(0.5, 0.1))
-
-
-def test_a_rate_above_the_sampler_s_is_refused():
-    with raises_field(SettingError, "rate"):
-        PoissonSampler(3, 0.5, 1, SystemRandomness(), labels=torch.zeros(3).long(), rates=(0.6,))
 
 
 def make_step(policy, event, groups=2):
@@ -404,19 +289,6 @@ def test_rows_and_weights_of_a_policy_that_ignores_bounds_are_within_the_group_s
     norms = torch.linalg.vector_norm(rows[0], dim=1)
     assert norms.tolist() == pytest.approx([0.125, 0.0, 0.125])
     assert (norms <= torch.tensor([0.125, 0.0, 0.125]) * (1 + ROUNDING)).all()
-
-
-def test_a_step_is_for_as_many_groups_as_the_data_has():
-    with raises_field(SettingError, "shares"):
-        make_step(DPSGD(), SHARED, groups=3)
-
-
-def test_a_method_without_bounds_has_none_to_share():
-    quiet = Event(0.5, 0.0, shares=SHARED.shares)
-    with raises_field(SettingError, "bound_shares"):
-        make_step(SGD(), quiet)
-    rates = Event(0.5, 0.0, shares=(Share("a", 0.5), Share("b", 0.1)))
-    assert gradient_of(make_step(SGD(), rates), 1, 3.0) == 6.0
 
 
 def test_a_run_draws_by_the_labels_it_is_given():

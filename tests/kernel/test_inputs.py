@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from equidp.kernel.engine import Measured
 from equidp.kernel.event import Event
-from equidp.kernel.inputs import in_parts, map_tensors, moved_to, taken, tensors
+from equidp.kernel.inputs import moved_to, tensors
 from equidp.kernel.noise import SeededRandomness
 from equidp.kernel.step import PrivateStep
 from equidp.policies import DPSGD
@@ -55,15 +55,6 @@ def test_examples_are_split_with_all_their_tensors(size):
     assert all(size is None or len(seen[0]) <= size for seen in engine.seen)
 
 
-def test_forms_and_order_are_kept():
-    assert list(taken(INPUTS, [1])) == ["ids", "pair"]
-    assert isinstance(moved_to(INPUTS, "cpu")["pair"], tuple)
-    twice = map_tensors(lambda *each: torch.cat(each), INPUTS, INPUTS)
-    assert [len(each) for each in tensors(twice)] == [2 * N] * 3
-    with pytest.raises(ValueError, match="argument"):
-        map_tensors(lambda *each: torch.cat(each), (PLACES,), (PLACES, PLACES))
-
-
 @pytest.mark.parametrize(("device", "ahead"), [("cuda", True), ("mps", False), ("cpu", False)])
 def test_only_cuda_is_copied_to_without_waiting(monkeypatch, device, ahead):
     """MPS may read memory that was freed in the meantime (pytorch/pytorch#189690)."""
@@ -71,11 +62,3 @@ def test_only_cuda_is_copied_to_without_waiting(monkeypatch, device, ahead):
     monkeypatch.setattr(torch.Tensor, "to", lambda self, *given, **how: asked.append((*given, how)))
     moved_to((torch.ones(1),), device)
     assert asked == [(device, {"non_blocking": ahead})]
-
-
-def test_examples_that_are_one_part_are_not_taken_apart():
-    examples = torch.arange(3), {"mask": torch.ones(3)}
-    for size in (None, 3, 4):
-        assert in_parts(examples, size)[0] is examples
-    assert len(in_parts(examples, 2)) == 2
-    assert in_parts((torch.empty(0),), None) == []

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 from numpy.testing import assert_allclose
 from scipy import stats
 
@@ -21,7 +21,6 @@ from equidp.kernel.noise import (
     SystemRandomness,
     exact_place,
     grid,
-    to_double,
 )
 from support.errors import raises_field
 
@@ -63,12 +62,6 @@ def test_draws_never_repeat(source, size):
     assert len(set(uniform.tolist())) == 2 * size
 
 
-def test_no_noise_for_nobody():
-    for source in SOURCES.values():
-        assert source().normal(0).shape == (0,)
-        assert source().uniform(0).shape == (0,)
-
-
 @pytest.mark.parametrize("word", [-(2**63), 2**63 - 1])
 def test_the_extreme_words_stay_inside_the_open_interval(word):
     """The ends themselves would be 0 and 1, whose normal quantiles are infinite."""
@@ -81,6 +74,7 @@ def test_the_extreme_words_stay_inside_the_open_interval(word):
     assert 9 < abs(float(Extreme().normal(1))) < 9.5
 
 
+@example(words=[2**63 - 1 - 2**40, -(2**63) + 2**40])
 @given(words=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20))
 def test_a_normal_draw_is_the_quantile_of_its_word(words):
     """Far into both tails, beside scipy's inverse of the normal distribution: 53 bits of each word, in the
@@ -126,18 +120,6 @@ def test_the_grid_is_a_power_of_two_and_at_most_a_thousandth(deviation):
     mantissa, _ = math.frexp(grid(deviation))
     assert mantissa == 0.5
     assert deviation / 2048 < grid(deviation) <= deviation / 1024
-
-
-def test_draws_are_as_wide_as_they_are_asked_to_be():
-    for source in (lambda: SeededRandomness(3), lambda: Fixed()):
-        assert_allclose(source().normal(50_000, deviation=2.5), 2.5 * source().normal(50_000), rtol=1e-15)
-
-
-class Fixed(Randomness):
-    """The same words each time, many of them far out."""
-
-    def words(self, count):
-        return np.random.default_rng(0).integers(-(2**63), -(2**63) + 2**54, count)
 
 
 def _quantile(place):
@@ -191,7 +173,3 @@ def test_a_device_without_float64_leaves_sums_to_the_cpu(monkeypatch, error):
     monkeypatch.setattr(torch, "zeros", refused)
     assert exact_place(torch.device("mps")) == CPU
     exact_place.cache_clear()
-
-
-def test_numbers_are_doubled_exactly():
-    assert torch.equal(to_double(torch.tensor([0.1, 2.0])), torch.tensor([0.1, 2.0]).to(torch.float64))

@@ -112,12 +112,6 @@ def test_samples_are_drawn_at_the_rate_that_the_event_charges():
     assert abs(sizes.var() - variance) < 5 * variance * (2 / 2000) ** 0.5
 
 
-def test_an_empty_sample_is_a_step_like_any_other():
-    run = make_run(steps=40, rate=0.02, load=(data := Data()))
-    assert take_all(run) == 40
-    assert 0 in map(len, data.samples)
-
-
 @pytest.mark.parametrize("error", [OSError("cannot be read"), KeyboardInterrupt(), MemoryError()], ids=repr)
 def test_a_sample_that_fails_to_load_is_charged_and_the_run_goes_on(error):
     """The failure tells that some example was drawn; uncharged, it could be drawn again until it succeeds."""
@@ -187,15 +181,6 @@ def test_the_ledger_is_told_how_many_steps_are_to_come(monkeypatch):
     while run.step():
         pass
     assert ahead == [("run", EVENT, left) for left in (5, 4, 3, 2, 1)]
-
-
-def test_runs_that_step_in_turn_on_one_ledger_spend_one_plan():
-    ledger = Ledger()
-    runs = [make_run(ledger=ledger, steps=5) for _ in range(2)]
-    for _ in range(5):
-        for run in runs:
-            run.step()
-    assert ledger.entries() == ((EVENT, 5),)
 
 
 def test_a_run_goes_on_with_the_steps_that_the_ledger_leaves():
@@ -334,11 +319,3 @@ def test_a_model_whose_buffers_or_parameters_a_pass_writes_is_refused(write, fie
         run.step()
     assert run.model.weight.detach().tolist() == [0.0] * D
     assert run.steps_done == 1
-
-
-def test_buffers_that_steps_leave_as_they_are_may_be_set_between_steps():
-    run = run_of_remembering(Remembering.write_the_same)
-    while run.step():
-        run.model.inner.mean = torch.ones(())
-        run.model.inner.mean = torch.zeros(())
-    assert run.steps_done == 2

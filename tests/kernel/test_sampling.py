@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from scipy import stats
 
 from equidp.errors import SettingError
 from equidp.kernel.noise import SeededRandomness, SystemRandomness
@@ -35,15 +34,6 @@ def test_sizes_are_binomial(randomness, q):
     assert abs(sizes.var() / variance - 1) < 5 * np.sqrt((2 + 1 / variance) / steps)
 
 
-def test_every_example_has_the_same_rate():
-    """Chi-square over examples, also across the borders of steps and blocks; false-alarm rate 1e-4, seed
-    fixed."""
-    n, q, steps = 50, 0.07, 5000
-    counts = indicators(n, q, steps, SeededRandomness(3)).sum(axis=0)
-    statistic = ((counts - steps * q) ** 2 / (steps * q * (1 - q))).sum()
-    assert stats.chi2.sf(statistic, n) > 1e-4
-
-
 def test_draws_that_run_out_are_followed_by_more_where_they_ended():
     """Coins that all fall heads need more draws than were expected: nobody is left out, the first example
     included."""
@@ -55,19 +45,6 @@ def test_draws_that_run_out_are_followed_by_more_where_they_ended():
             return np.full(count, 1 - 1e-9)
 
     assert indicators(500, 0.01, 70, AllHeads()).all()
-
-
-def test_examples_and_steps_are_independent():
-    """Correlations between examples in a step, and of an example with itself a step later, stay at noise
-    level; seed fixed."""
-    taken = indicators(40, 0.2, 20000, SeededRandomness(4)).astype(float)
-    centred = (taken - 0.2) / np.sqrt(0.16)
-    limit = 5.5 / np.sqrt(len(taken))
-    within = centred.T @ centred / len(taken) - np.eye(40)
-    later = centred[:-1].T @ centred[1:] / (len(taken) - 1)
-    off_diagonal = within[~np.eye(40, dtype=bool)]
-    assert abs(off_diagonal).max() < limit
-    assert abs(later).max() < limit
 
 
 def failures(taken: np.ndarray, q: float) -> set[str]:

@@ -3,14 +3,11 @@ beside a second process."""
 
 from __future__ import annotations
 
-import copy
 import errno
 import gc
 import json
 import os
-import pickle
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,11 +19,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from equidp.errors import BudgetError, SettingError
-from equidp.kernel.event import PEOPLE, ROWS, Event, Share
+from equidp.kernel.event import PEOPLE, ROWS, Event
 from equidp.ledger import ledger as module, lines
 from equidp.ledger.ledger import Ledger
 from support.errors import raises_field
-from support.odd_places import made
 
 STEP = Event(0.1, 1.25, 12.5)
 OTHER = Event(1.0, 30.0, name="counts")
@@ -84,21 +80,6 @@ def test_what_was_spent_is_there_when_opened_again(tmp_path):
         assert ledger.runs == ("a", "b")
         assert (ledger.entries("a"), ledger.entries("b")) == (((STEP, 7),), ((OTHER, 1),))
         assert (ledger.count("a", STEP), ledger.count("b", STEP), ledger.count("c", STEP)) == (7, 0, 0)
-
-
-def test_events_by_label_come_back_as_they_were(tmp_path):
-    event = Event(0.1, 1.0, shares=(Share("a", 0.1, 0.5), Share("b", 0.05)), column="c")
-    with Ledger(tmp_path / "ledger") as ledger:
-        ledger.charge("a", event)
-    assert Ledger.read(tmp_path / "ledger").entries() == ((event, 1),)
-
-
-def test_in_memory_every_step_is_counted_by_itself():
-    ledger = Ledger()
-    for steps in range(1, 20):
-        ledger.charge("a", STEP, MANY)
-        assert ledger.count("a", STEP) == steps
-        assert ledger._ahead.left == 0
 
 
 def test_every_step_is_on_disk_before_charge_returns(tmp_path, monkeypatch):
@@ -162,22 +143,6 @@ def test_blocks_grow_until_they_last_half_a_second_and_shrink_again(tmp_path, mo
             clock[0] += seconds
     assert max(sizes) == 4
     assert sizes[-1] in (1, 2)
-
-
-def test_settling_twice_writes_nothing_twice(tmp_path):
-    ledger, _ = within_a_block(tmp_path / "ledger")
-    ledger.settle()
-    content = ledger.path.read_bytes()
-    ledger.settle()
-    assert ledger.path.read_bytes() == content
-
-
-def test_lines_say_days_and_no_time(tmp_path):
-    """A time of payment tells how long steps took."""
-    with Ledger(tmp_path / "ledger") as ledger:
-        ledger.charge("a", STEP)
-    *_, line = (tmp_path / "ledger").read_text().splitlines()
-    assert len(json.loads(line.rpartition(" ")[0])["day"]) == len("2026-11-25")
 
 
 # -------------------------------------------------------------------------- interrupted, full, forked, torn
@@ -335,14 +300,6 @@ def test_a_last_line_that_is_not_whole_counts_as_a_block(tmp_path):
     assert counts(path) == {STEP: 7 + 4}
 
 
-def test_a_torn_first_line_is_a_new_ledger(tmp_path):
-    path = tmp_path / "ledger"
-    path.write_bytes(b'{"equidp_led')
-    with Ledger(path, limit=(3.0, 1e-5)) as ledger:
-        assert (ledger.entries(), ledger.limit) == ((), (3.0, 1e-5))
-    assert counts(path) == {}
-
-
 @pytest.mark.soak
 @given(data=st.data())
 def test_edits_before_the_end_are_refused(tmp_path_factory, data):
@@ -406,16 +363,6 @@ def test_a_killed_process_leaves_no_lock(tmp_path):
     assert counts(path) == {STEP: 1}
 
 
-@pytest.mark.parametrize("link", [os.symlink, os.link])
-def test_another_name_of_a_ledger_has_the_same_lock(tmp_path, link):
-    with Ledger(tmp_path / "ledger") as ledger:
-        ledger.charge("a", STEP)
-        link(ledger.path, tmp_path / "link")
-        with raises_field(BudgetError, "lock"):
-            Ledger(tmp_path / "link")
-    assert counts(tmp_path / "link") == {STEP: 1}
-
-
 @pytest.mark.parametrize("change", ["replaced", "removed", "longer"])
 def test_a_file_that_changes_under_it_stops_it(tmp_path, change):
     path = tmp_path / "ledger"
@@ -433,9 +380,7 @@ def test_a_file_that_changes_under_it_stops_it(tmp_path, change):
     assert ledger.count("a", STEP) == 1
 
 
-@pytest.mark.parametrize(
-    "content", [b"notes", b'{"a": 1}', b'{"equidp_ledger" of mine', b"a,b\n1,2\n", b"a,b\n"]
-)
+@pytest.mark.parametrize("content", [b"notes", b'{"equidp_ledger" of mine', b"a,b\n1,2\n"])
 def test_a_file_that_is_something_else_is_left_as_it_is(tmp_path, content):
     path = tmp_path / "notes.txt"
     path.write_bytes(content)
@@ -446,28 +391,7 @@ def test_a_file_that_is_something_else_is_left_as_it_is(tmp_path, content):
     assert [each.name for each in tmp_path.iterdir()] == ["notes.txt"]
 
 
-@pytest.mark.parametrize("kind", ["folder", "pipe", "socket", "device"])
-def test_what_keeps_no_record_is_no_ledger(tmp_path, kind):
-    path = tmp_path / "people.ledger"
-    made(path, kind)
-    with raises_field(BudgetError, "path", repr(str(path))):
-        Ledger(path)
-    assert not path.is_file()
-
-
-def test_a_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
-    def read_only(path, flags, *rest):
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    for opened in (Ledger, Ledger.read):
-        with raises_field(BudgetError, "path", os.strerror(errno.ENOENT)):
-            opened(tmp_path / "nowhere" / "ledger")
-    monkeypatch.setattr(os, "open", read_only)
-    with raises_field(BudgetError, "path", os.strerror(errno.EROFS)):
-        Ledger(tmp_path / "ledger")
-
-
-@pytest.mark.parametrize("found", [1, 3, 5])
+@pytest.mark.parametrize("found", [3])
 def test_a_ledger_of_another_version_is_refused_in_words(tmp_path, found):
     path = tmp_path / "ledger"
     text = json.dumps({"equidp_ledger": found})
@@ -477,6 +401,7 @@ def test_a_ledger_of_another_version_is_refused_in_words(tmp_path, found):
             opened(path)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("end", ["left open", "collected"])
 def test_a_ledger_left_open_counts_the_steps_spent_and_says_nothing(tmp_path, end):
     code = f"""
@@ -493,23 +418,6 @@ assert ledger._ahead.left
     done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)
     assert done.stderr == ""
     assert counts(path) == {Event(0.1, 1.0): 4}
-
-
-def test_a_copy_is_the_same_ledger_and_none_goes_to_another_process():
-    ledger = Ledger()
-    assert copy.deepcopy({"ledger": ledger})["ledger"] is ledger
-    with raises_field(BudgetError, "ledger"):
-        pickle.dumps(ledger)
-
-
-def test_a_closed_ledger_is_refused(tmp_path):
-    ledger = Ledger(tmp_path / "ledger")
-    ledger.close()
-    ledger.close()
-    with raises_field(BudgetError, "ledger", "closed"):
-        ledger.charge("a", STEP)
-    with raises_field(BudgetError, "ledger"):
-        Ledger.read(ledger.path).charge("a", STEP)
 
 
 # -------------------------------------------------------------------------- facts, labels, runs, releases
@@ -589,14 +497,3 @@ def test_a_release_that_cannot_be_paid_is_not_drawn():
     with raises_field(BudgetError, "ledger"):
         ledger.release("a", "counts", 1.0, lambda noise: pytest.fail("was drawn"))
     assert ledger.entries() == ()
-
-
-def test_copies_of_a_file_go_on_apart(tmp_path):
-    """Each counts its own: nothing compares them."""
-    with Ledger(tmp_path / "ledger") as ledger:
-        spend(ledger, 3)
-    shutil.copy(tmp_path / "ledger", tmp_path / "copy")
-    for name, steps in (("ledger", 2), ("copy", 4)):
-        with Ledger(tmp_path / name) as ledger:
-            spend(ledger, steps)
-            assert ledger.count("a", STEP) == 3 + steps

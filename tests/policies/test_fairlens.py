@@ -10,7 +10,6 @@ from torch import nn
 
 import equidp
 from equidp.engines import dataset_norms
-from equidp.engines.functional import FunctionalEngine
 from equidp.errors import SettingError
 from equidp.kernel.bounding import example_context
 from equidp.ledger.ledger import Ledger
@@ -33,20 +32,6 @@ def trainer(model=None, method=None, **settings) -> equidp.Trainer:
 def factors(trained: equidp.Trainer) -> torch.Tensor:
     """Factors of the terms in losses of both groups, [2, 2]."""
     return example_context(trained.policy, trained.policy_state, torch.arange(2))[0]
-
-
-@pytest.mark.soak
-def test_it_is_a_method_with_the_papers_weights_and_takes_the_functional_engine():
-    policy = equidp.METHODS["fairlens"].policy()
-    assert policy == FairLens(slope_penalty=1.0, boundary_penalty=1.0)
-    trained = trainer()
-    assert isinstance(trained.engine, FunctionalEngine)
-    assert trained.event.statistics_noise == 10.0
-    run = trained.fit()
-    assert (
-        run.epsilon() < make_trainer(method=equidp.DPSGD(0.5), steps=12, epochs=None).fit().epsilon() * 1.02
-    )
-    assert factors(trained).any()
 
 
 @pytest.mark.soak
@@ -123,13 +108,6 @@ def test_individual_accounts_are_of_penalised_gradients():
     assert float(report.sensitive_epsilons.max()) <= trained.run().epsilon()
 
 
-@pytest.mark.soak
-def test_clipping_each_to_its_own_share_trains_too():
-    trained = trainer(individual=equidp.Individual(4, clipping=True))
-    run = trained.fit()
-    assert float(trained.individual_report().sensitive_epsilons.max()) <= run.epsilon()
-
-
 def three_groups() -> equidp.GroupedDataset:
     return replace(toy(), groups=torch.arange(300) % 3, group_names=("a", "b", "c"))
 
@@ -152,25 +130,3 @@ def test_what_it_cannot_train_is_refused_before_anything_is_spent(settings, erro
     with raises_field(error, field):
         trainer(ledger=ledger, **settings)
     assert sum(count for _, count in ledger.entries()) == 0
-
-
-def test_audits_of_penalties_are_refused():
-    with raises_field(SettingError, "method"):
-        equidp.audit_step(toy(), "fairlens", plan=equidp.Plan(batch_size=100), runs=300)
-
-
-@pytest.mark.soak
-def test_a_diagnosis_sees_the_penalised_step():
-    settings = {"batch_size": 50, "learning_rate": 0.1, "noise_multiplier": 1.0}
-    little = equidp.Effort(batches=2, trace_vectors=2, eigenvalue_products=2)
-    trained = trainer()
-    trained.fit()
-    model = trained.model
-
-    def risks(policy, state=None):
-        found = equidp.diagnose(model, policy, toy(), policy_state=state, effort=little, **settings)
-        return found.sensitive_groups["sensitive_clipping"].tolist()
-
-    fresh, plain = risks(FairLens(0.5)), risks(equidp.DPSGD(0.5))
-    assert fresh == pytest.approx(plain, rel=1e-4)  # no factors before a release
-    assert risks(FairLens(0.5), trained.policy_state) != pytest.approx(plain, rel=1e-2)

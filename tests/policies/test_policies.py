@@ -20,7 +20,6 @@ from equidp.policies import (
     SGD,
     Automatic,
     DPSGDFCode,
-    FairLens,
     Global,
     GlobalAdapt,
     Naive,
@@ -47,32 +46,9 @@ def weights(policy: Policy, state: Any, norms: list[float], groups: list[int] | 
     )
 
 
-def test_fairlens_refuses_more_than_two_groups():
-    with pytest.raises(PolicyError):
-        check_policy(FairLens(), K)
-
-
-@pytest.mark.parametrize(
-    "settings", [{"min_count": 1e-300}, {"slope_penalty": 1e300}, {"boundary_penalty": 1e38}]
-)
-def test_fairlens_refuses_penalties_beside_which_no_loss_counts(settings):
-    with pytest.raises(SettingError):
-        FairLens(**settings).init(Setting(2, 100.0, 1.0, 3))
-
-
 def test_plain_sgd_alone_is_not_private_and_has_no_bound():
     assert sensitivity_of(SGD(), NoState(), K) == math.inf
     assert [name for name, method in METHODS.items() if not method.policy.private] == ["sgd"]
-
-
-def test_a_policy_says_how_many_groups_it_tells_apart_by_its_state_alone():
-    """All that it learns in a training is in that training's state, so one object serves any number of
-    trainings."""
-    policy = DPSGDF(1.0)
-    assert [len(state_of(policy, groups=groups).bounds) for groups in (2, 5)] == [2, 5]
-    update = policy.update(state_of(policy, groups=2), torch.tensor([70.0, 10.0, 10.0, 30.0]))
-    assert not torch.equal(update.bounds, state_of(policy, groups=2).bounds)
-    assert policy == DPSGDF(1.0)
 
 
 class _State(NamedTuple):
@@ -181,20 +157,6 @@ class TwoGroups(DPSGDF):
         return super().init(setting._replace(num_groups=2))
 
 
-class Masks(DPSGD):
-    """A rule that the kernel cannot apply to one example at a time."""
-
-    def weight(self, state: Any, norm: Tensor, group: Tensor) -> Tensor:
-        weight = torch.ones_like(norm)
-        weight[norm > 1] = 1 / norm[norm > 1]
-        return weight
-
-
-class LeavesTorch(DPSGD):
-    def weight(self, state: Any, norm: Tensor, group: Tensor) -> Tensor:
-        return torch.from_numpy(1 / norm.numpy().clip(1.0))
-
-
 class Fails(_Broken):
     def update(self, state: _State, released: Tensor) -> Any:
         return state.no_such_field
@@ -209,8 +171,6 @@ class Thawed(Policy):
 @pytest.mark.parametrize(
     ("policy", "field", "given"),
     [
-        (Masks(), "Masks.weight", "one example at a time"),
-        (LeavesTorch(), "LeavesTorch.weight", "one example at a time"),
         (TwoGroups(), "state", "some group"),
         (DPSGD, "policy", "DPSGD"),
         (Thawed(), "policy", "frozen"),
@@ -234,20 +194,6 @@ class Thawed(Policy):
 def test_each_broken_promise_is_named(policy, field, given):
     with raises_field(PolicyError, field, given):
         check_policy(policy, K)
-
-
-def test_the_policy_that_the_others_break_is_whole():
-    check_policy(_Broken(), K)
-
-
-def test_a_method_extended_by_plain_fields_still_checks_its_own():
-    @dataclass(frozen=True)
-    class Softer(DPSGD):
-        label: str = "soft"
-
-    check_policy(Softer(2.0, label="x"), K)
-    with raises_field(SettingError, "clipping_bound"):
-        Softer(-1)
 
 
 def test_dpsgd_f_as_printed():
@@ -290,23 +236,6 @@ def test_smoothing_averages_released_counts():
     torch.testing.assert_close(state.counts.flatten(), torch.tensor([40.0, 8.0]))
     state = policy.update(state, torch.tensor([80.0, 0.0]))
     torch.testing.assert_close(state.counts.flatten(), torch.tensor([50.0, 6.0]))
-
-
-def test_dpsgd_f_counts_norms_up_to_and_above_the_base_bound():
-    policy = DPSGDF(2.0)
-    state = state_of(policy)
-    rows = [policy.statistics(state, torch.tensor(norm), torch.tensor(1)).tolist() for norm in (2.0, 2.1)]
-    assert rows == [[0, 1, 0, 0, 0, 0], [0, 0, 0, 0, 1, 0]]
-
-
-def test_sensitivity_covers_groups_that_are_not_in_the_batch():
-    policy = DPSGDF(1.0)
-    state = policy.update(state_of(policy, b=100.0), torch.tensor([50.0, 45.0, 0.0, 5.0, 0.0, 5.0]))
-    absent = int(state.bounds.argmax())
-    assert absent == 2
-    assert float(weights(policy, state, [100.0], [absent])) * 100 == pytest.approx(
-        sensitivity_of(policy, state, K)
-    )
 
 
 def test_naive_theta():
@@ -405,32 +334,14 @@ def test_automatic_and_psac_formulas():
 @pytest.mark.parametrize(
     ("make", "field"),
     [
-        (lambda: DPSGD(0.0), "clipping_bound"),
         (lambda: DPSGD(math.nan), "clipping_bound"),
-        (lambda: DPSGD("1"), "clipping_bound"),
         (lambda: DPSGDF(1.0, smoothing=1.0), "smoothing"),
         (lambda: DPSGDF(1.0, statistics_ratio=0.0), "statistics_ratio"),
-        (lambda: DPSGDF(1.0, max_ratio=math.inf), "max_ratio"),
-        (lambda: Naive(1.0, min_count=0.0), "min_count"),
         (lambda: Global(5.0, 1.0), "strict_bound"),
-        (lambda: GlobalAdapt(5.0, initial_bound=1.0), "initial_bound"),
-        (lambda: GlobalAdapt(1.0, tolerance=-1.0), "tolerance"),
         (lambda: Quantile(1.0, target_quantile=0.0), "target_quantile"),
-        (lambda: QuantileBounded(1.0, lowest_bound=0.0), "lowest_bound"),
-        (lambda: SoftAdaClip(1.0, target_quantile=1.0), "target_quantile"),
-        (lambda: Automatic(1.0, stability=0.0), "stability"),
         (lambda: PSAC(1.0, stability=0.0), "stability"),
     ],
 )
 def test_bad_settings_are_named(make, field):
     with raises_field(SettingError, field):
         make()
-
-
-@pytest.mark.parametrize("slope", [-1e9, 0.3, 1e9])
-def test_a_row_of_fairlens_is_at_most_one_long_before_the_kernel_bounds_it(slope):
-    policy = FairLens(0.7)
-    state = policy.init(Setting(2, 4.0, 1.0, 5))
-    row = policy.statistics(state, torch.tensor(1.0), torch.tensor(1), torch.tensor(slope), torch.tensor(1.0))
-    assert row.norm() <= 1 + 1e-6
-    assert row.reshape(3, 2)[:, 0].tolist() == [0, 0, 0]

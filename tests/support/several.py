@@ -41,11 +41,6 @@ def trained(methods: tuple[str, ...] = tuple(METHODS), **settings: Any) -> dict[
     return found
 
 
-def averaged() -> dict[str, Any]:
-    """`trained` with a schedule and an average."""
-    return trained(("dpsgd",), schedule="cosine", average="tail", average_share=0.5)
-
-
 def of_people() -> dict[str, Any]:
     """`trained` on a hundred people of three rows."""
     people = equidp.by_person(toy(), [number // 3 for number in range(300)], most_rows=4)
@@ -208,15 +203,6 @@ def resolved() -> tuple[Any, Tensor]:
         ledger=(ledger, "a"),
     )
     return (trainer.event, trainer.steps_done), model.weight.detach().clone()
-
-
-def refused() -> str:
-    """The error of a plan with larger samples than there are examples."""
-    try:
-        make_trainer(batch_size=400)
-    except EquidpError as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
 
 
 def stopped(at: tuple[int, int]) -> tuple[int, str]:

@@ -77,12 +77,3 @@ def save_patients(folder: Path, ill_above: int) -> Path:
     table["ill"] = np.where(table["age"] > ill_above, "yes", "no")
     table.to_csv(folder / "people.csv", index=False)
     return folder / "people.csv"
-
-
-class DropsInEvaluation(nn.Module):
-    """Leaves out half of the rows where no gradient is asked for, so that trials do not see it draw."""
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        if torch.is_grad_enabled() or self.training:
-            return inputs
-        return inputs * (torch.rand(len(inputs), 1) < 0.5)

@@ -10,43 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim import lr_scheduler
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import equidp
-from equidp.errors import DataError, ModelError, PolicyError, SettingError
+from equidp.errors import ModelError, PolicyError, SettingError
 from equidp.kernel.policy import NoState, Setting
 from equidp.ledger.ledger import Ledger
 from support.errors import raises_field
 from support.toy import make_trainer, toy
-
-
-class Stream(IterableDataset):
-    def __iter__(self):
-        return iter([(torch.zeros(5), 0, 0)])
-
-
-@pytest.mark.parametrize(
-    ("given", "error", "field"),
-    [
-        (
-            {"train": DataLoader(TensorDataset(torch.zeros(40, 5)))},
-            DataError,
-            'data',
-        ),
-        (
-            {"train": Stream()},
-            DataError,
-            'data',
-        ),
-        ({"ledger": "run.ledger"}, SettingError, 'ledger'),
-        ({"ledger": 3.0}, SettingError, 'ledger'),
-        ({"optimizer": torch.optim.SGD}, SettingError, 'optimizer'),
-        ({"model": nn.Linear(5, 2, device="meta")}, ModelError, 'weight'),
-    ],
-)  # fmt: skip
-def test_things_that_are_something_else_get_a_clear_error(given, error, field):
-    with raises_field(error, field):
-        make_trainer(**given)
 
 
 def test_a_class_that_was_not_among_the_examples_that_were_tried():
@@ -129,56 +99,6 @@ def test_schedulers_that_would_stop_training_or_do_nothing(make, given):
     optimizer = of(model)
     with raises_field(SettingError, "scheduler", given):
         make_trainer(model=model, optimizer=optimizer, scheduler=make(optimizer))
-
-
-def test_a_used_up_schedule_is_refused():
-    model = nn.Linear(5, 2)
-    optimizer = of(model)
-    scheduler = lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=20)
-    settings = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
-    make_trainer(**settings).fit()
-    with raises_field(SettingError, "scheduler", "0 more steps"):
-        make_trainer(**settings)
-
-
-def test_a_scheduler_of_ones_own_needs_step_alone():
-    class Counts:
-        steps = 0
-
-        def step(self):
-            self.steps += 1
-
-    scheduler = Counts()
-    make_trainer(scheduler=scheduler).fit()
-    assert scheduler.steps == 20
-
-
-def test_schedulers_that_fit_are_stepped():
-    model = nn.Linear(5, 2)
-    optimizer = of(model)
-    make_trainer(
-        model=model, optimizer=optimizer, scheduler=lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=20)
-    ).fit()
-    assert optimizer.param_groups[0]["lr"] < 0.01  # of 0.02 at first, by way of 0.5
-
-
-def test_lazy_layers_are_to_be_run_first():
-    model = nn.Sequential(nn.Linear(5, 4), nn.LazyLinear(2))
-    with raises_field(ModelError, "1.weight"):
-        make_trainer(model=model, optimizer=of(model[0]))
-
-
-def test_targets_are_tried_as_what_they_are():
-    """Binary cross-entropy wants floats."""
-    data = toy()
-    floats = equidp.GroupedDataset(
-        data.inputs, data.targets.float(), data.groups, data.group_names, data.class_names
-    )
-
-    def loss(outputs, targets):
-        return nn.functional.binary_cross_entropy_with_logits(outputs[:, 0], targets, reduction="none")
-
-    make_trainer(floats, model=nn.Linear(5, 1), loss=loss).fit()
 
 
 @dataclass(frozen=True)

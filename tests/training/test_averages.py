@@ -10,10 +10,8 @@ from torch import nn
 
 import equidp
 from equidp.errors import ModelError, SettingError
-from equidp.evaluation.groups import metrics_of
-from equidp.evaluation.predictions import predict
 from support.errors import raises_field
-from support.toy import make_trainer, toy
+from support.toy import make_trainer
 
 SEEDED = {"seed": 3}
 
@@ -78,27 +76,6 @@ def test_frozen_parameters_and_buffers_are_those_of_the_model():
     assert torch.equal(flat(run.model[0]), flat(before))
     assert not any(each.requires_grad for each in run.model[0].parameters())
     assert run.model.seen == 19  # as it was when the last weights were averaged
-
-
-@pytest.mark.soak
-def test_figures_of_an_epoch_are_those_of_the_average():
-    record, test = equidp.RunRecord(), toy(seed=1)
-    recorder = equidp.EpochRecorder(record, test)
-    trainer = make_trainer(average="tail", average_share=0.4, callbacks=[recorder], epochs=3)
-    run = trainer.fit()
-    last = record.table().tail(2)["loss"].tolist()
-    assert last == run.metrics(test)["loss"].tolist()[:2]
-    raw = metrics_of(predict(trainer.model, test.inputs), test)["loss"].tolist()[:2]
-    assert last != raw
-
-
-def test_before_a_tail_begins_the_last_weights_are_what_a_run_has():
-    trainer = make_trainer(average="tail", average_share=0.5)
-    for step in range(1, 21):
-        trainer.step()
-        found = trainer.run().model
-        assert found is not trainer.model or step == 20
-        assert torch.equal(flat(found), flat(trainer.model)) == (step <= 11)
 
 
 def test_bad_input_is_refused_before_anything_is_spent():

@@ -4,8 +4,6 @@ before."""
 from __future__ import annotations
 
 import errno
-import hashlib
-import io
 import os
 import signal
 import threading
@@ -38,18 +36,14 @@ def stop(*_):
     signal.raise_signal(signal.SIGTERM)
 
 
-class Crash(Exception):
-    pass
-
-
-def crash():
-    raise Crash
-
-
-def trainer_in(folder, *callbacks, seconds=3600.0, method=None, scheduled=False, run_id=None, **settings):
+def trainer_in(
+    folder, *callbacks, seconds=3600.0, method=None, scheduled=False, run_id=None, adam=False, **settings
+):
     torch.manual_seed(0)
     model = nn.Linear(5, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.5)
+    if adam:
+        optimizer = equidp.PrivateAdam(model.parameters(), lr=0.05)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.5) if scheduled else None
     given = {
         "scheduler": scheduler,
@@ -66,6 +60,8 @@ def trainer_in(folder, *callbacks, seconds=3600.0, method=None, scheduled=False,
         model, optimizer, toy(), method=method or equidp.DPSGDF(1.0, smoothing=0.5), ledger=ledger,
         callbacks=[*callbacks, checkpoints], **given,
     )  # fmt: skip
+    if adam:
+        optimizer.deviation = lambda: 0.01  # so that all of its state matters where nothing is random
     return trainer, checkpoints
 
 
@@ -92,13 +88,6 @@ def test_a_signal_ends_training_after_the_step_and_the_run_goes_on_exactly(tmp_p
     assert [steps for _, steps in run.entries] == [40]
 
 
-def test_a_second_signal_ends_it_at_once(tmp_path):
-    trainer, _ = trainer_in(tmp_path, At(5, lambda: (stop(), stop())))
-    with pytest.raises(equidp.errors.TrainingStopped):
-        trainer.fit()
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-
-
 def test_a_kill_loses_steps_and_counts_them(tmp_path):
     """As after SIGKILL: nothing is settled, nothing saved since the first step."""
     killed, _ = trainer_in(tmp_path, scheduled=True)
@@ -114,18 +103,11 @@ def test_a_kill_loses_steps_and_counts_them(tmp_path):
     assert resumed.scheduler.last_epoch == 40
 
 
-def test_an_error_in_the_middle_keeps_the_checkpoint_before(tmp_path):
-    trainer, checkpoints = trainer_in(tmp_path, At(7, crash))
-    with pytest.raises(Crash):
-        trainer.fit()
-    assert checkpoints.steps_kept() == 0
-    assert trainer.steps_done == 7
-
-
 @pytest.mark.soak
-def test_a_resumed_run_equals_an_uninterrupted_one_up_to_noise(tmp_path):
+@pytest.mark.parametrize("adam", [False, True])
+def test_a_resumed_run_equals_an_uninterrupted_one_up_to_noise(tmp_path, adam):
     """Without noise and with every example in each batch nothing is random: the weights are the same."""
-    plan = {"method": equidp.SGD(), "batch_size": 300, "noise_multiplier": None, "epochs": 20}
+    plan = {"adam": adam, "method": equidp.SGD(), "batch_size": 300, "noise_multiplier": None, "epochs": 20}
     (tmp_path / "whole").mkdir()
     (tmp_path / "parts").mkdir()
     whole, _ = trainer_in(tmp_path / "whole", scheduled=True, **plan)
@@ -144,8 +126,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one_up_to_noise(tmp_path):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("schedule", ["linear", "cosine"])
-@pytest.mark.parametrize("average", [("tail", 0.6), ("ema", 0.3)])
+@pytest.mark.parametrize(("schedule", "average"), [("linear", ("tail", 0.6)), ("cosine", ("ema", 0.3))])
 def test_schedule_and_average_go_on_where_they_were(tmp_path, schedule, average):
     """Stops before the tail begins, at its first step and within it; nothing is random."""
     plan = {"method": equidp.SGD(), "batch_size": 300, "noise_multiplier": None, "epochs": 20}
@@ -175,21 +156,6 @@ def test_schedule_and_average_go_on_where_they_were(tmp_path, schedule, average)
 
 
 @pytest.mark.soak
-def test_steps_that_a_kill_lost_move_the_schedule_on_and_leave_the_average(tmp_path):
-    killed, _ = trainer_in(tmp_path, schedule="linear", average="ema", average_share=0.5)
-    for _ in range(11):
-        killed.step()
-    killed.ledger._file.close()
-    resumed, checkpoints = trainer_in(tmp_path, schedule="linear", average="ema", average_share=0.5)
-    lost = checkpoints.restore(resumed)
-    assert lost == resumed.steps_done >= 11
-    assert resumed.optimizer.param_groups[0]["lr"] == pytest.approx(0.5 * (1 - lost / 40))
-    assert (killed.averaging.count, resumed.averaging.count) == (11, 0)
-    resumed.fit()
-    assert resumed.averaging.count == 40 - lost
-
-
-@pytest.mark.soak
 def test_a_checkpoint_of_another_average_schedule_policy_or_plan_is_refused(tmp_path):
     trainer, _ = trainer_in(tmp_path, At(3, stop), schedule="linear", average="ema")
     with pytest.raises(equidp.errors.TrainingStopped):
@@ -205,24 +171,6 @@ def test_a_checkpoint_of_another_average_schedule_policy_or_plan_is_refused(tmp_
         with raises_field(SettingError, field):
             checkpoints.restore(other)
         other.ledger.close()
-
-
-@pytest.mark.soak
-def test_noise_never_repeats_even_from_a_seed(tmp_path):
-    draws = []
-    for spent in (0, 3, 6):
-        trainer, checkpoints = trainer_in(tmp_path, At(spent + 3, stop), seed=7)
-        if spent:
-            checkpoints.restore(trainer)
-        assert trainer.steps_done == spent
-        draws.append(make_trainer(seed=7).randomness.normal(4))
-        draws.append(type(trainer.randomness)(7, spent).normal(4) if spent else draws[0])
-        with pytest.raises(equidp.errors.TrainingStopped):
-            trainer.fit()
-        draws.append(trainer.randomness.uniform(4))
-        trainer.ledger.close()
-    streams = {tuple(map(float, draw)) for draw in draws}
-    assert len(streams) == 1 + 2 + 3
 
 
 @pytest.mark.parametrize("by", ["checkpoint", "name"])
@@ -256,7 +204,7 @@ def test_the_last_two_checkpoints_are_kept_and_load_safely(tmp_path, monkeypatch
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("damage", ["flip", "cut", "empty"])
+@pytest.mark.parametrize("damage", ["flip", "cut"])
 def test_a_damaged_checkpoint_is_refused_and_the_one_before_offered(tmp_path, damage):
     trainer, _ = trainer_in(tmp_path, At(13, stop))
     with pytest.raises(equidp.errors.TrainingStopped):
@@ -277,21 +225,6 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_offered(tmp_path, da
     assert checkpoints.restore(resumed, previous=True) == 13
     assert resumed.fit().entries[0][1] == 40
     assert checkpoints.steps_kept() == 40
-
-
-def test_when_no_checkpoint_is_whole_that_is_said(tmp_path):
-    trainer, checkpoints = trainer_in(tmp_path)
-    with raises_field(CheckpointError, "folder"):
-        checkpoints.restore(trainer)
-    trainer.fit()
-    first, last = sorted(tmp_path.glob("checkpoint-*"))
-    for file in (first, last):
-        file.write_bytes(b"")
-    with raises_field(CheckpointError, "checkpoint", "No earlier one"):
-        checkpoints.restore(trainer)
-    first.unlink()
-    with raises_field(CheckpointError, "folder", "earlier"):
-        checkpoints.restore(trainer, previous=True)
 
 
 @pytest.mark.soak
@@ -372,17 +305,6 @@ def test_a_ledger_from_before_the_checkpoint_is_refused(tmp_path):
         checkpoints.restore(resumed)
 
 
-def test_a_checkpoint_of_an_older_version_is_refused_in_words(tmp_path):
-    trainer, checkpoints = trainer_in(tmp_path)
-    trainer.fit()
-    content = io.BytesIO()
-    torch.save({"format": 1, "steps": 40}, content)
-    digest = hashlib.sha256(content.getvalue()).hexdigest()[:16]
-    (tmp_path / f"checkpoint-000000041-{digest}.pt").write_bytes(content.getvalue())
-    with raises_field(CheckpointError, "format", "format 1", "format 7"):
-        checkpoints.restore(trainer)
-
-
 def test_a_loop_of_ones_own_saves_between_steps_and_never_after_one_that_failed(tmp_path):
     trainer, checkpoints = trainer_in(tmp_path)
     trainer.step()
@@ -404,17 +326,6 @@ def test_a_loop_of_ones_own_saves_between_steps_and_never_after_one_that_failed(
     other.ledger.close()
 
 
-def test_other_files_in_the_folder_are_left_alone(tmp_path):
-    """Names that another program gives its checkpoints: neither read, nor deleted with old ones."""
-    names = ("checkpoint-best-model.pt", "checkpoint-0-last.pt", "checkpoint-1-last.pt")
-    for name in names:
-        (tmp_path / name).write_bytes(b"of another program")
-    trainer, checkpoints = trainer_in(tmp_path, epochs=None, steps=3)
-    trainer.fit()
-    assert checkpoints.steps_kept() == 3
-    assert all((tmp_path / name).exists() for name in names)
-
-
 def test_a_full_disk_stops_training_and_leaves_the_checkpoint_before(tmp_path, monkeypatch):
     def full(path, content):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -427,14 +338,6 @@ def test_a_full_disk_stops_training_and_leaves_the_checkpoint_before(tmp_path, m
         trainer.fit()
     assert trainer.steps_done == 5
     assert checkpoints.steps_kept() == 4
-
-
-def test_a_place_that_cannot_hold_checkpoints_is_refused_before_spending(tmp_path):
-    (tmp_path / "file").write_text("")
-    trainer = make_trainer(callbacks=[equidp.Checkpoints(tmp_path / "file")])
-    with raises_field(CheckpointError, "folder", tmp_path / "file"):
-        trainer.fit()
-    assert trainer.steps_done == 0
 
 
 def test_state_that_is_more_than_tensors_is_refused_before_spending(tmp_path):
@@ -501,23 +404,6 @@ def test_callbacks_go_on_where_they_were_and_what_they_hold_of_examples_is_apart
     checkpoints.restore(done)
     assert (last.steps, last.examples) == (40, None)
     done.ledger.close()
-
-
-def test_a_record_of_epochs_goes_on_with_each_epoch_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "_SHARE_OF_TIME", 1e9)
-    records = equidp.RunRecord(), equidp.RunRecord()
-    for record, until in zip(records, (20, 40), strict=True):
-        recorder = equidp.EpochRecorder(record, toy(seed=1))
-        trainer, checkpoints = trainer_in(tmp_path, recorder, seconds=0.0)
-        checkpoints.restore(trainer, missing_ok=True)
-        while trainer.steps_done < until and trainer.step():
-            pass
-        trainer.ledger.settle()
-        trainer.ledger.close()  # as a kill: no callback ends
-    steps = records[1].table()["step"].tolist()
-    assert steps == sorted(steps)
-    assert sorted(set(steps)) == [10, 20, 30, 40]
-    assert steps.count(10) == steps.count(40)
 
 
 def test_a_script_begins_a_run_or_goes_on_with_it_by_the_same_line(tmp_path):

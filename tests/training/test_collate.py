@@ -9,10 +9,10 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 
 import equidp
-from equidp.errors import DataError, ModelError, SettingError
+from equidp.errors import DataError, ModelError
 from equidp.ledger.ledger import Ledger
 from support.errors import raises_field
-from support.toy import make_trainer, toy
+from support.toy import make_trainer
 
 WORDS = 12
 
@@ -69,12 +69,6 @@ class Reader(nn.Module):
         return self.out(mean)
 
 
-class InGroups(list):
-    """Rows, with the names of their groups."""
-
-    group_names = ("short", "long")
-
-
 def trainer(train=None, model=None, collate=pad_here, **settings) -> equidp.Trainer:
     given = {"seed": 3, **settings}
     return make_trainer(
@@ -107,19 +101,6 @@ def test_models_that_read_padding_are_refused_before_a_step_is_spent(reads):
 
 def test_models_with_dropout_are_compared_without_it():
     trainer(model=Reader("dropout"))
-
-
-@pytest.mark.soak
-def test_rows_of_length_0_train_where_the_model_gives_them_the_same_alone():
-    rows = texts(shortest=0)
-    assert any(not row["words"] for row in rows)
-    run = trainer(rows).fit()
-    torch.testing.assert_close(
-        run.model.state_dict(), trainer(rows, collate=pad_to_all).fit().model.state_dict()
-    )
-    with raises_field(ModelError, "padding"):
-        trainer(rows, model=Reader("empty rows"))
-    trainer(model=Reader("empty rows"))
 
 
 class Tags(nn.Module):
@@ -180,35 +161,3 @@ def test_public_rows_are_tried_as_the_dataset_gives_its_own(reads):
     for examples in (pad(public), public[:1], [{"words": []}, {}]):
         with raises_field(DataError, "examples"):
             trainer(marked(texts()), model=model, examples=examples)
-
-
-@pytest.mark.parametrize(
-    ("settings", "error", "field"),
-    [
-        ({"collate": "pad"}, DataError, "collate"),
-        ({"train": toy(60), "model": nn.Linear(5, 2)}, SettingError, "collate"),
-        ({"augment": lambda inputs: inputs}, SettingError, "augment"),
-        ({"collate": None}, DataError, "data"),
-    ],
-    ids=["a name", "tensors", "augment", "rows alone"],
-)
-def test_what_collate_is_of_no_use_for_is_refused(settings, error, field):
-    with raises_field(error, field):
-        trainer(**settings)
-
-
-def test_a_collator_may_give_groups():
-    def grouped(rows: list[dict]) -> tuple:
-        return (*pad(rows), torch.tensor([len(row["words"]) % 2 for row in rows]))
-
-    policy = equidp.DPSGDF(clipping_bound=1.0, smoothing=0.9)
-    rows = InGroups(texts())
-    assert trainer(rows, collate=grouped, method=policy).fit().facts.steps == 4
-    with raises_field(DataError, "data"):  # which give none
-        trainer(rows)
-
-
-@pytest.mark.soak
-def test_workers_give_the_weights_of_one_process():
-    runs = [trainer(workers=workers).fit() for workers in (0, 1)]
-    torch.testing.assert_close(runs[0].model.state_dict(), runs[1].model.state_dict(), rtol=0, atol=0)

@@ -16,11 +16,10 @@ from equidp.kernel.epsilon import epsilon
 from equidp.kernel.event import Event, Share
 from equidp.ledger.ledger import Ledger
 from equidp.policies.by_group import of_group
-from equidp.training.assemble import in_groups_of_event
 from equidp.training.build import build
 from equidp.training.release import Charge
 from support.errors import raises_field
-from support.toy import make_trainer, note_samples, toy
+from support.toy import make_trainer, toy
 
 SETTINGS = {"seed": 3, "accountant": "rdp"}
 GROUPS = {"rates": {"a": 2.0}, "bound_shares": {"b": 0.5, "*": 1.0}}
@@ -117,22 +116,16 @@ def test_the_noise_of_public_bounds_by_group_is_calibrated_to_the_largest():
     assert planned.event.shares[0].rate > make_trainer(**budgets).event.shares[0].rate
 
 
-def test_bounds_that_a_policy_learns_leave_all_groups_the_whole_sensitivity():
-    assert not make_trainer(method=equidp.DPSGDF(1.0), **SETTINGS).event.shares
-
-
 @pytest.mark.parametrize(
     ("policy", "settings", "field"),
     [
         (LowerForFirst(1 / 17), {}, "bound"),
-        (LowerForFirst(), {"bound_shares": {"a": 0.5}}, "bound_shares"),
         (
             LowerForFirst(),
             {"noise_multiplier": None, "epsilon_by_group": {"a": 1, "b": 2}, "protect_by": "scaling"},
             "bound_shares",
         ),
         (equidp.DPSGD({"a": 1.0, "c": 0.5}), {}, "clipping_bound"),
-        (equidp.DPSGD({"a": 1.0}), {}, "clipping_bound"),
         (
             equidp.DPSGD({"a": 1.0, "*": 0.5}),
             {"train": [(torch.zeros(5), 1), (torch.ones(5), 0)], "batch_size": 2},
@@ -156,67 +149,6 @@ def test_statistics_have_the_group_s_bound_too():
     assert own == (0.1, pytest.approx(4 * whole.noise))
     assert trainer.event.shares[1].row == 0.25
     trainer.fit()
-
-
-@pytest.mark.soak
-def test_groups_are_sampled_at_their_rates():
-    """Numbers of both groups in 60 samples within 5 standard errors; a group of rate 0 is never drawn."""
-    trainer = make_trainer(steps=60, epochs=None, **SETTINGS, rates={"a": 3.0, "*": 0.5})
-    seen = note_samples(trainer)
-    trainer.fit()
-    drawn = sum(torch.bincount(batch.groups, minlength=2) for batch in seen)
-    for number, rate in zip(drawn.tolist(), (0.3, 0.05), strict=True):
-        expected = 60 * 150 * rate
-        assert abs(number - expected) < 5 * (expected * (1 - rate)) ** 0.5
-    never = make_trainer(steps=5, epochs=None, **SETTINGS, rates={"b": 0.0})
-    seen = note_samples(never)
-    never.fit()
-    assert all((batch.groups == 0).all() for batch in seen)
-    assert never.run().epsilon_by_group()["b"] == 0
-
-
-@pytest.mark.soak
-def test_noise_is_calibrated_to_the_group_with_the_largest_epsilon():
-    target = {"epsilon": 2.0, "noise_multiplier": None, "steps": 20, "epochs": None}
-    run = make_trainer(**target, **SETTINGS, **GROUPS)
-    entries = [(run.event, run.steps)]
-    assert 2.0 * (1 - 5e-4) < epsilon(entries, 1e-5, "rdp") <= 2.0
-
-
-@pytest.mark.parametrize(
-    ("given", "field"),
-    [
-        ({"rates": {"c": 2.0}}, "rates"),
-        ({"bound_shares": {"c": 0.5}}, "bound_shares"),
-        ({"rates": {"a": 11.0}}, "rates"),
-        ({"rates": {"a": -1.0}}, "rates"),
-        ({"rates": {"a": "twice"}}, "rates"),
-        ({"rates": {"*": 0.0}}, "rates"),
-        ({"rates": [2.0, 1.0]}, "rates"),
-        ({"bound_shares": {"a": 1.5}}, "bound_shares"),
-        ({"bound_shares": {"a": 0.01}}, "bound_shares"),
-        ({"bound_shares": {"a": float("nan")}}, "bound_shares"),
-        ({"method": equidp.SGD(), "noise_multiplier": 0.0, "bound_shares": {"a": 0.5}}, "bound_shares"),
-    ],
-)
-def test_what_no_group_can_have_is_refused_before_anything_is_spent(given, field):
-    ledger = Ledger()
-    with raises_field(SettingError, field):
-        make_trainer(ledger=ledger, **{"steps": 5, "epochs": None, **given})
-    assert sum(count for _, count in ledger.entries()) == 0
-
-
-def test_rates_of_any_number_type_are_plain_numbers_in_ledger_and_card(tmp_path):
-    """So that a ledger on disk can hold them, and a card's code runs without NumPy."""
-    given = {"rates": {"a": np.float32(2.0)}, "bound_shares": {"b": np.float64(0.5)}}
-    with equidp.Ledger(tmp_path / "ledger") as ledger:
-        trainer = make_trainer(ledger=ledger, steps=2, epochs=None, **SETTINGS, **given)
-        trainer.fit()
-        assert ledger.entries() == ((trainer.event, 2),)
-    same = make_trainer(steps=2, epochs=None, **SETTINGS, **GROUPS).event
-    assert trainer.event == dataclasses.replace(same, column=trainer.event.column)
-    for share in trainer.event.shares:
-        assert {type(value) for value in dataclasses.astuple(share)} == {str, float}
 
 
 def test_a_dataset_without_groups_in_memory_is_refused():
@@ -278,19 +210,6 @@ def test_individual_accounts_are_by_the_rates_and_bounds_of_the_example_s_group(
 
 
 @pytest.mark.soak
-def test_an_example_of_small_gradients_pays_less_than_its_group():
-    individual = equidp.Individual(2, clipping=True, grid=0.1)
-    trainer = make_trainer(
-        method=equidp.DPSGD(20.0), steps=4, epochs=None, individual=individual, **SETTINGS, **GROUPS
-    )
-    by_group = trainer.fit().epsilon_by_group()
-    report = trainer.individual_report(accountant="rdp")
-    assert report.guaranteed
-    for group, most in enumerate(by_group.values()):
-        assert (report.sensitive_epsilons[report.groups == group] < 0.9 * most).all()
-
-
-@pytest.mark.soak
 def test_an_account_of_one_example_counts_other_steps_for_any_group():
     """Of another column: an example of a group of small epsilon may be in another one there."""
     event = Event(0.2, 2.0, shares=(Share("a", 0.01), Share("b", 0.2)), column="other")
@@ -315,8 +234,6 @@ def test_an_account_of_one_example_counts_other_steps_for_any_group():
     ("given", "group"),
     [
         ({"rates": {"b": 2.0}}, "b"),
-        ({"rates": {"a": 2.0}}, "a"),
-        ({"bound_shares": {"a": 0.5}}, "b"),
         ({"bound_shares": {"b": 0.5}}, "a"),
         ({"rates": {"b": 2.0}, "bound_shares": {"b": 0.5}}, "b"),
     ],
@@ -331,29 +248,6 @@ def test_a_person_with_rows_in_several_groups_counts_in_that_of_the_largest_rate
     by_group = run.epsilon_by_group()
     assert by_group["a"] != by_group["b"]
     assert (make_trainer(people, steps=3, epochs=None, batch_size=6).train.groups == 0).all()
-
-
-@pytest.mark.parametrize(
-    ("shares", "group"),
-    [
-        ((Share("a", 0.1), Share("b", 0.2, 0.5)), 1),
-        ((Share("a", 0.2, 0.5), Share("b", 0.1)), 0),
-        ((Share("a", 0.2, 0.5), Share("b", 0.2)), 1),
-    ],
-)
-def test_people_are_put_into_the_group_of_the_largest_rate_and_then_bound(shares, group):
-    rows = dataclasses.replace(toy(60), groups=torch.arange(60) % 2)
-    people = equidp.by_person(rows, np.arange(60) // 2, most_rows=2)
-    event = Event(0.2, 1.0, shares=shares)
-    assert (in_groups_of_event(people, event).groups == group).all()
-    assert in_groups_of_event(people, Event(0.2, 1.0)) is people
-
-
-def test_a_person_whose_rows_are_of_one_group_stays_in_it():
-    rows = dataclasses.replace(toy(60), groups=(torch.arange(60) // 2) % 2)
-    people = equidp.by_person(rows, np.arange(60) // 2, most_rows=3)
-    assert people.row_groups is None
-    assert people.in_largest_groups([1.0, 2.0]) is people
 
 
 @pytest.mark.soak
@@ -395,33 +289,3 @@ def test_a_release_that_would_exceed_the_budget_of_a_group_is_refused(budgets):
         run = trainer.fit()
         assert run.epsilon_by_group()["a"] <= budgets.get("a", 2.5)
         assert run.epsilon() <= 2.5
-
-
-def test_a_trainer_without_a_plan_keeps_the_budgets_of_its_groups():
-    given = {"noise_multiplier": None, "steps": 5, "epochs": None, "batch_size": 15, **SETTINGS}
-    trainer = make_trainer(toy(150), **given, epsilon_by_group={"*": 2.5})
-    with raises_field(BudgetError, "epsilon_by_group"):
-        trainer.ledger.release(trainer.run_id, "counts", 2.0, lambda noise: pytest.fail("drawn"))
-    assert trainer.entries == ()
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize(
-    ("given", "field"),
-    [
-        ({"epsilon_by_group": {"c": 1.0}}, "epsilon_by_group"),
-        ({"epsilon_by_group": {"a": 3.0}, "epsilon": 2.0}, "epsilon_by_group"),
-        ({"epsilon_by_group": {"*": 1.0}, "epsilon": 2.0}, "epsilon_by_group"),
-        ({"epsilon_by_group": {"a": 0.0}}, "epsilon_by_group"),
-        ({"epsilon_by_group": {"a": 1.0}, "noise_multiplier": 1.0}, "epsilon_by_group"),
-        ({"epsilon_by_group": {"a": 1.0}, "rates": {"a": 2.0}}, "rates"),
-        ({"epsilon_by_group": {"a": 1e-3, "b": 1.0}, "protect_by": "scaling"}, "epsilon_by_group"),
-        ({"epsilon_by_group": {"a": 1.0}, "protect_by": "clipping"}, "protect_by"),
-        ({"epsilon_by_group": {"a": 1.0}, "method": equidp.SGD()}, "epsilon_by_group"),
-    ],
-)
-def test_budgets_that_no_run_meets_are_refused_before_anything_is_spent(given, field):
-    ledger = Ledger()
-    with raises_field(SettingError, field):
-        make_trainer(ledger=ledger, **{"noise_multiplier": None, "steps": 5, "epochs": None, **given})
-    assert sum(count for _, count in ledger.entries()) == 0

@@ -27,12 +27,6 @@ def test_kills_leave_a_whole_ledger_and_checkpoint_and_the_run_completes(tmp_pat
 
 
 @pytest.mark.soak
-def test_where_one_of_several_processes_is_killed_the_others_stop_and_the_run_completes(tmp_path):
-    """A few kills of the first and of others, in runs that are resumed with another number of processes."""
-    check(apart(kill_one_of_several, 3, tmp_path, seed=5, each=3, epochs=4.0))
-
-
-@pytest.mark.soak
 def test_ten_kills_of_one_of_several_processes(tmp_path):
     """One kill at each kind of moment, messages between processes included."""
     tally = apart(kill_one_of_several, 10, tmp_path, seed=0)

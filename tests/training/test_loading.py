@@ -18,26 +18,25 @@ from equidp.kernel.inputs import tensors
 from equidp.kernel.noise import SeededRandomness, SystemRandomness
 from equidp.ledger.ledger import Ledger
 from equidp.training.collation import Collation, Form
-from equidp.training.loading import Loading, check_numbers, load_batches
+from equidp.training.loading import Loading, load_batches
 from support.errors import raises_field
 from support.toy import make_trainer, toy
 
 
-class Given(Dataset):
-    """The same example at every index."""
+class Loaded(Dataset):
+    """Rows that are loaded one by one; notes which. A row that is an error is raised."""
 
-    def __init__(self, example: object) -> None:
-        self.example = example
+    def __init__(self, rows: list) -> None:
+        self.rows, self.seen = rows, []
 
     def __len__(self) -> int:
-        return 50
+        return len(self.rows)
 
-    def __getitem__(self, index: int) -> object:
-        return self.example
-
-
-class ListOfRows(list):
-    """A list that can say which groups there are."""
+    def __getitem__(self, place: int) -> object:
+        self.seen.append(place)
+        if isinstance(self.rows[place], Exception):
+            raise self.rows[place]
+        return self.rows[place]
 
 
 def load(train: object, *samples: list[int], **settings) -> list:
@@ -47,215 +46,131 @@ def load(train: object, *samples: list[int], **settings) -> list:
     return list(loading.load(torch.tensor(each, dtype=torch.int64) for each in samples))
 
 
-def loaded(example: object, *sizes: int) -> list:
-    return load(Given(example), *([*range(size)] for size in sizes))
-
-
 def test_mappings_and_tuples_keep_their_form_also_when_a_sample_is_empty():
     ids, mask = torch.arange(3), torch.ones(3)
-    for inputs in ({"ids": ids, "mask": mask}, (ids, mask)):
-        full, empty = loaded((inputs, 1, 0), 2, 0)
+    for form in ({"ids": ids, "mask": mask}, (ids, mask)):
+        full, empty = load(Loaded([(form, form, 0)] * 50), [0, 1], [])
         for batch, size in ((full, 2), (empty, 0)):
-            parts = batch.inputs.values() if isinstance(inputs, dict) else batch.inputs
-            assert type(batch.inputs) is type(inputs)
-            assert [each.shape for each in parts] == [(size, 3)] * 2
-            assert [each.dtype for each in parts] == [torch.int64, torch.float32]
+            for made in (batch.inputs, batch.targets):
+                parts = made.values() if isinstance(form, dict) else made
+                assert type(made) is type(form)
+                assert [each.shape for each in parts] == [(size, 3)] * 2
+                assert [each.dtype for each in parts] == [torch.int64, torch.float32]
 
 
-def test_targets_keep_their_form_too():
-    full, empty = loaded((torch.ones(2), {"a": 1, "b": (0.5, torch.ones(3))}, 0), 2, 0)
-    assert full.targets["a"].tolist() == [1, 1]
-    assert full.targets["b"][1].shape == (2, 3)
-    assert empty.targets["b"][0].shape == (0,)
-
-
-class OfTwoLengths(Dataset):
-    """Rows of 5 numbers, and of 6 in the second half."""
-
-    def __len__(self) -> int:
-        return 60
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        return torch.ones(5 + (index >= 30)), index % 2
-
-
-def test_rows_of_different_lengths_are_refused_before_a_step_is_spent():
-    ledger = Ledger()
-    with raises_field(DataError, "inputs"):
-        make_trainer(OfTwoLengths(), epochs=1, ledger=ledger)
-    assert not ledger.entries()
-
-
-WRONG = {
-    "shape": (torch.ones(6), 0),
-    "type": (torch.ones(5, dtype=torch.float64), 0),
-    "type that a batch would convert": (torch.ones(5, dtype=torch.int64), 0),
-    "a part more": (torch.ones(5), 0, 0),
-    "names": ({"a": torch.ones(5)}, 0),
-    "type of target": (torch.ones(5), 0.5),
-    "text": (torch.ones(5), "no"),
-    "part that is none": (None, 0),
-    "none": None,
-}
-
-
-def rows_with(wrong: object, place: int = 117) -> list:
-    """Rows of which one, far from those that are evenly spread, is wrong."""
-    rows: list = [(torch.ones(5) * at / 200, at % 2) for at in range(200)]
-    rows[place] = wrong
+def rows_with(wrong: object, place: int) -> list:
+    """200 rows of inputs, target and group, one of which is wrong; a mapping changes parts of it."""
+    rows = [{"inputs": torch.ones(5) * at / 200, "target": at / 200, "group": at % 2} for at in range(200)]
+    rows: list = [tuple((row | (wrong if isinstance(wrong, dict) and at == place else {})).values())
+                  for at, row in enumerate(rows)]  # fmt: skip
+    if not isinstance(wrong, dict):
+        rows[place] = wrong
     return rows
 
 
-@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
-def test_a_row_unlike_the_first_ends_the_run_by_its_own_error_and_is_charged(wrong):
-    ledger = Ledger()
-    trainer = make_trainer(rows_with(wrong), batch_size=100, epochs=9, ledger=ledger, seed=0)
-    with pytest.raises(DataError, match=r"row|example"):
-        trainer.fit()
-    assert 0 < sum(count for _, count in ledger.entries()) < trainer.steps
-
-
-@pytest.mark.parametrize("kind", ["list", "tensors"])
-@pytest.mark.parametrize("group", [-1, 2])
-def test_one_group_beyond_the_others_is_refused_before_a_step_is_spent(kind, group):
-    groups = torch.arange(200) % 2
-    groups[117] = group
-    train: object = TensorDataset(torch.ones(200, 5), torch.arange(200) % 2, groups)
-    if kind == "list":
-        train = ListOfRows((x, y, int(own)) for x, y, own in train)
-    train.group_names = ("a", "b")
-    ledger = Ledger()
-    with raises_field(DataError, "groups"):
-        make_trainer(train, equidp.DPSGDF(), batch_size=10, ledger=ledger)
-    assert not ledger.entries()
-
-
-class Indexed(Dataset):
-    """Rows that have to be loaded."""
-
-    def __init__(self, *columns: Tensor) -> None:
-        self.columns = columns
-
-    def __len__(self) -> int:
-        return len(self.columns[0])
-
-    def __getitem__(self, place: int) -> tuple[Tensor, ...]:
-        return tuple(column[place] for column in self.columns)
+def in_tensors(rows: list) -> TensorDataset:
+    columns = zip(*rows, strict=True)
+    return TensorDataset(*(torch.stack([torch.as_tensor(each) for each in column]) for column in columns))
 
 
 HOLDING = {
-    "tensors": TensorDataset,
-    "half of tensors": lambda *columns: Subset(TensorDataset(*columns), range(100, 200)),
-    "tensors by name": lambda inputs, targets: {"input": inputs, "labels": targets},
-    "mappings": lambda *columns: [({"input": x}, y) for x, y in zip(*columns, strict=True)],
-    "rows that are loaded": Indexed,
+    "tensors": in_tensors,
+    "half of tensors": lambda rows: Subset(in_tensors(rows), range(100, 200)),
+    "a list": lambda rows: rows,
+    "rows that are loaded": Loaded,
 }
-"""Datasets of inputs and targets by how they hold them; the first three are looked at in whole."""
+TRIED, FAR = 112, 117
+"""Of 200 rows the first 8 are tried, and 32 that are evenly spread: every 200/32."""
+NAN = {"inputs": torch.tensor([0.0, 1.0, torch.nan, 0.0, 0.0])}
 
 
-def squared(outputs: Tensor, targets: Tensor) -> Tensor:
-    return (outputs.sum(dim=1) - targets).square()
+def trainer(holding: str, rows: list, ledger: Ledger, **settings) -> equidp.Trainer:
+    train = HOLDING[holding](rows)
+    if isinstance(train, list):
+        train = type("Rows", (list,), {})(train)
+    train.group_names = ("a", "b")
+    squares = lambda outputs, targets: (outputs.sum(dim=1) - targets).square()  # noqa: E731
+    return make_trainer(train, equidp.DPSGDF(), loss=squares, ledger=ledger, seed=0, **settings)
 
 
-@pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
-@pytest.mark.parametrize("part", ["inputs", "targets"])
-@pytest.mark.parametrize("holding", HOLDING)
-def test_a_number_that_is_not_finite_is_refused_before_a_step_is_spent(holding, part, number):
-    inputs, targets, ledger = torch.randn(200, 5), torch.randn(200), Ledger()
-    place = 117 if "tensors" in holding else 112  # every 200/32 rows are tried
-    if part == "inputs":
-        inputs[place, 2] = number
-    else:
-        targets[place] = number
-    with raises_field(DataError, part):
-        make_trainer(HOLDING[holding](inputs, targets), loss=squared, ledger=ledger)
+@pytest.mark.parametrize(
+    ("holding", "place", "wrong", "field"),
+    [
+        ("tensors", FAR, NAN, "inputs"),
+        ("half of tensors", FAR, NAN, "inputs"),
+        ("a list", TRIED, NAN, "inputs"),
+        ("rows that are loaded", TRIED, NAN, "inputs"),
+        ("tensors", FAR, {"target": -torch.inf}, "targets"),
+        ("rows that are loaded", TRIED, {"target": torch.nan}, "targets"),
+        ("tensors", FAR, {"group": -1}, "groups"),
+        ("a list", FAR, {"group": 2}, "groups"),
+        ("rows that are loaded", TRIED, {"group": 2}, "groups"),
+        ("rows that are loaded", TRIED, {"inputs": torch.ones(6)}, "inputs"),
+    ],
+)
+def test_a_wrong_row_is_refused_before_a_step_is_spent(holding, place, wrong, field):
+    ledger = Ledger()
+    with raises_field(DataError, field):
+        trainer(holding, rows_with(wrong, place), ledger)
     assert not ledger.entries()
 
 
-def test_rows_that_a_subset_leaves_out_are_not_looked_at():
-    inputs = torch.randn(200, 5)
-    inputs[7, 2] = torch.nan
-    make_trainer(Subset(TensorDataset(inputs, torch.arange(200) % 2), range(100, 200))).fit()
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_huge_numbers_are_not_infinite_ones(dtype):
-    check_numbers(
-        TensorDataset(torch.full((200, 5), torch.finfo(dtype).max, dtype=dtype), torch.zeros(200)), None
-    )
-
-
-def test_a_collated_row_that_is_not_finite_is_refused_before_a_step_is_spent():
-    rows = [{"words": [0.5] * (1 + place % 4), "label": place % 2} for place in range(200)]
-    rows[112]["words"] = [0.5, torch.nan]
-    with raises_field(DataError, "inputs"):
-        load(rows, collate=pad)
-
-
-class Failing(Dataset):
-    """Rows of which one cannot be loaded, or is of another form."""
-
-    def __init__(self, place: int, error: type[Exception] | None) -> None:
-        self.place, self.error = place, error
-
-    def __len__(self) -> int:
-        return 200
-
-    def __getitem__(self, place: int) -> tuple[Tensor, int]:
-        if place == self.place and self.error is not None:
-            raise self.error(place)
-        return torch.ones(5 + (place == self.place)), place % 2
-
-
-@pytest.mark.parametrize(("error", "expected"), [(None, DataError), (OSError, OSError)])
-def test_a_few_rows_of_a_dataset_are_loaded_before_training(error, expected):
-    """Of 200 rows, the first 8, and 32 that are evenly spread."""
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"inputs": torch.ones(6)},
+        {"inputs": torch.ones(5, dtype=torch.float64)},
+        {"inputs": {"a": torch.ones(5)}},
+        {"target": "no"},
+        {"group": 2},
+        None,
+        OSError("cannot be read"),
+    ],
+    ids=str,
+)
+def test_a_row_that_was_not_tried_ends_the_run_by_its_own_error_and_is_charged(wrong):
     ledger = Ledger()
-    with pytest.raises(expected):
-        make_trainer(Failing(112, error), ledger=ledger)
+    made = trainer("rows that are loaded", rows_with(wrong, FAR), ledger, batch_size=100, epochs=9)
+    with pytest.raises(OSError if isinstance(wrong, OSError) else DataError):
+        made.fit()
+    assert 0 < sum(count for _, count in ledger.entries()) < made.steps
+
+
+@pytest.mark.parametrize("holding", ["tensors", "a list", "rows that are loaded"])
+def test_a_class_beyond_the_outputs_is_refused_before_a_step_is_spent(holding):
+    def made(value: object, outputs: int = 2) -> equidp.Trainer:
+        rows: list = [(torch.ones(5), at % 2) for at in range(200)]
+        rows[TRIED] = torch.ones(5), value
+        return make_trainer(HOLDING[holding](rows), model=nn.Linear(5, outputs), ledger=ledger)
+
+    ledger = Ledger()
+    for value in (2, -1):
+        with raises_field(DataError, "targets"):
+            made(value)
+    made(-100)  # cross entropy ignores it
+    made(2, outputs=3)
     assert not ledger.entries()
-    loaded = []
-
-    class Watched(Failing):
-        def __getitem__(self, place: int) -> tuple[Tensor, int]:
-            loaded.append(place)
-            return super().__getitem__(place)
-
-    make_trainer(Watched(200, None))
-    assert loaded == sorted({*range(8), *(place * 200 // 32 for place in range(32))})
 
 
-def test_a_row_that_fails_to_load_in_training_is_charged():
-    """Which sample failed follows from the data: to draw another in its place would be to choose."""
+def test_targets_of_another_type_than_the_loss_takes_are_refused_as_such():
     ledger = Ledger()
-    trainer = make_trainer(Failing(117, OSError), batch_size=50, epochs=20, ledger=ledger)
-    with pytest.raises(OSError, match="117"):
-        trainer.fit()
-    assert 0 < sum(count for _, count in ledger.entries()) < trainer.steps
+    with raises_field(equidp.ModelError, "targets"):
+        make_trainer(TensorDataset(torch.ones(60, 5), torch.arange(60) % 2 * 1.0), ledger=ledger)
+    assert not ledger.entries()
+
+
+def test_a_few_rows_of_a_dataset_are_loaded_before_training():
+    train = Loaded(rows_with({}, 0))
+    load(train)
+    assert train.seen == sorted({*range(8), *(place * 200 // 32 for place in range(32))})
 
 
 def test_augmentation_that_fails_for_a_row_fails_before_a_step_is_spent():
     data, ledger = toy(60), Ledger()
     data.inputs[30] = 0.0
-
-    def uncentred(row: Tensor) -> Tensor:
-        if not row.any():
-            raise ValueError("a row of zeros")
-        return row
-
     with raises_field(DataError, "augment"):
-        make_trainer(data, augment=uncentred, ledger=ledger)
+        make_trainer(data, augment=lambda row: row if row.any() else None, ledger=ledger)
     assert not ledger.entries()
-
-
-@pytest.mark.parametrize(
-    ("example", "field"),
-    [((object(), 1), "inputs"), ((torch.ones(5), {"a": 1, "b": "no"}), "inputs")],
-    ids=["no tensor", "a target that is a text"],
-)
-def test_rows_that_are_no_tensors_are_named(example, field):
-    with raises_field(DataError, field):
-        make_trainer(Given(example), epochs=1)
 
 
 ROW = torch.ones(5)
@@ -267,30 +182,18 @@ ROW = torch.ones(5)
         (({"a": ROW, "b": ROW}, 0), ({"a": ROW}, 1)),
         (((ROW, {"a": ROW}), 0), ((ROW, {"b": ROW}), 1)),
         ((ROW, 0), (ROW, 0.5)),
-        ((ROW, 1.0), (ROW, torch.ones(2))),
         ((ROW, 0), (ROW[:3], 1)),
-        ((ROW, 0), (ROW.double(), 1)),
         ((ROW, 0), (ROW.long(), 1)),
         (({"a": ROW}, 0), ({"a": ROW.half()}, 1)),
     ],
-    ids=[
-        *("a name less", "other names", "another type", "a number and a tensor", "length"),
-        *("double", "whole", "half"),
-    ],
+    ids=["a name less", "other names", "another type", "length", "whole", "half"],
 )
-@pytest.mark.parametrize("sample", [[0, 1], [1, 0], [1]], ids=str)
+@pytest.mark.parametrize("sample", [[0, 1], [1, 0]], ids=str)
 def test_rows_unlike_the_first_are_refused_in_whatever_order_they_are_drawn(first, second, sample):
     """default_collate goes by the first row of a batch, which would choose how the others are read."""
     collation = Collation.of([first])
     with raises_field(DataError, "inputs"):
         collation([(first, second)[place] for place in sample])
-
-
-def test_of_rows_with_further_names_those_of_the_first_are_read():
-    rows = [({"a": ROW}, 0), ({"b": 2 * ROW, "a": 3 * ROW}, 1)]
-    (batch,) = load(rows, [1])
-    assert [*batch.inputs] == ["a"]
-    assert torch.equal(batch.inputs["a"][0], 3 * ROW)
 
 
 def test_examples_without_a_group_train_where_a_method_needs_none():
@@ -312,24 +215,6 @@ def test_methods_that_need_groups_say_what_to_do_without():
         make_trainer(pairs, policy)
 
 
-@pytest.mark.parametrize("example", [("text", 0), ({"text": "a"}, 0), (torch.zeros(2), "no", 0)], ids=str)
-def test_what_is_no_tensor_is_refused(example):
-    with raises_field(DataError, "inputs"):
-        loaded(example, 1)
-
-
-def test_a_list_of_numbers_is_a_tensor():
-    """Tokenizers return them, and a DataLoader would turn them by position."""
-    (batch,) = load([({"ids": [1, 2, 3]}, 0), ({"ids": [4, 5, 6]}, 1)], [1, 0])
-    assert batch.inputs["ids"].tolist() == [[4, 5, 6], [1, 2, 3]]
-
-
-@pytest.mark.parametrize("example", [torch.zeros(2), (torch.zeros(2),), (1, 2, 3, 4), {"x": 1}], ids=str)
-def test_examples_of_another_form_are_refused(example):
-    with raises_field(DataError, "data"):
-        loaded(example, 1)
-
-
 @pytest.mark.parametrize("pinned", [True, False])
 def test_samples_are_pinned_for_models_on_cuda_alone(monkeypatch, pinned):
     asked = []
@@ -340,13 +225,9 @@ def test_samples_are_pinned_for_models_on_cuda_alone(monkeypatch, pinned):
             super().__init__(*given, **others)
 
     monkeypatch.setattr("equidp.training.loading.DataLoader", Loader)
-    row = (torch.ones(2), 0)
-    list(load_batches(Given(row), Collation.of([row]), None, 0, pinned, None, [torch.arange(2)]))
+    rows = Loaded([(torch.ones(2), 0)] * 50)
+    list(load_batches(rows, Collation.of([rows[0]]), None, 0, pinned, None, [torch.arange(2)]))
     assert asked == [pinned]
-    asked.clear()
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    make_trainer(Given((torch.ones(5), 0)), batch_size=10, steps=1, epochs=None).fit()
-    assert asked == [False]
 
 
 class Augmented(Dataset):
@@ -436,19 +317,6 @@ def test_a_collator_that_mixes_rows_mixes_none(collate):
             assert torch.equal(whole_row, alone[0])
 
 
-def test_a_collator_that_changes_rows_in_place_does_not_change_the_data():
-    rows = [dict(row) for row in ROWS]
-
-    def changing(given):
-        longest = max(len(row["words"]) for row in given)
-        for row in given:
-            row["words"] = row["words"] + [0] * (longest - len(row["words"]))
-        return torch.tensor([row["words"] for row in given]), torch.tensor([row["label"] for row in given])
-
-    Collation.of(rows, changing)
-    assert rows == ROWS
-
-
 def cutting(rows):
     shortest = min(len(row["words"]) for row in rows)
     return torch.tensor([row["words"][:shortest] for row in rows]), pad(rows)[1]
@@ -466,11 +334,6 @@ def padded_with_several(rows):
     return torch.where(mask > 0, words, torch.arange(words.shape[1])), labels
 
 
-def going_by_the_first(rows):
-    inputs, labels = pad(rows)
-    return (inputs if rows[0]["label"] else inputs["words"]), labels
-
-
 def of_another_type(rows):
     inputs, labels = pad(rows)
     return inputs["words"].to(torch.float32 if len(rows) == 1 else torch.int64), labels
@@ -480,17 +343,8 @@ def failing_alone(rows):
     return pad(rows if len(rows) > 1 else [])
 
 
-def packed(rows):
-    return torch.tensor([word for row in rows for word in row["words"]])[None], pad(rows)[1]
-
-
 def with_a_row_less(rows):
     return pad(rows)[0], pad(rows)[1][1:]
-
-
-def by_name(rows):
-    inputs, labels = pad(rows)
-    return {**inputs, "labels": labels}
 
 
 def of_lists(rows):
@@ -498,10 +352,9 @@ def of_lists(rows):
 
 
 BAD = [
-    *((each, SettingError) for each in (cutting, padded_with_several, going_by_the_first, of_another_type)),
-    *((each, DataError) for each in (failing_alone, packed, with_a_row_less, by_name, of_lists)),
+    *((each, SettingError) for each in (cutting, padded_with_several, of_another_type)),
+    *((each, DataError) for each in (failing_alone, with_a_row_less, of_lists)),
     (lambda rows: None, DataError),
-    (lambda rows: rows["words"], DataError),
 ]
 
 
@@ -529,23 +382,6 @@ def test_a_row_that_cannot_be_collated_ends_the_sample_by_its_own_error(odd):
         Collation.of(ROWS, pad)([odd])
     with raises_field(DataError, "collate"):
         load([odd], [0], collate=pad)
-
-
-@pytest.mark.parametrize("group", [-1, 2, 0.5])
-def test_groups_that_there_are_not_are_refused(group):
-    rows = [*ROWS, {"words": [1], "label": 0, "group": group}]
-
-    def with_groups(given: list[dict]) -> tuple:
-        return *pad(given), torch.tensor([row.get("group", 0) for row in given])
-
-    with raises_field(DataError, "groups" if isinstance(group, int) else "inputs"):
-        load(rows, [40], collate=with_groups, num_groups=2)
-
-
-def test_rows_may_be_longer_than_those_that_were_tried():
-    collation = Collation.of(ROWS, pad)
-    inputs, _ = collation([ROWS[0], {"words": [1] * 9, "label": 1}])
-    assert inputs["words"].tolist() == [[1] + [0] * 8, [1] * 9]
 
 
 def test_rows_of_other_sizes_where_those_that_were_tried_had_one_are_refused():

@@ -9,10 +9,8 @@ import torch
 from torch import nn
 
 import equidp
-from equidp.errors import SettingError
 from equidp.training.build import build
-from equidp.training.optimizers import SCHEDULES, chosen_scheduler, noise_deviation
-from support.errors import raises_field
+from equidp.training.optimizers import noise_deviation
 from support.several import step_of
 from support.toy import make_trainer, toy
 
@@ -65,16 +63,6 @@ def test_the_formula_of_the_paper_with_a_noise_that_changes():
     torch.testing.assert_close(found.double(), theta, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.soak
-def test_coordinates_of_other_scale_move_alike_where_noise_would_hide_them():
-    """Gradients of 1 and of 0.1 under noise of 2: plain Adam moves the second a tenth as far."""
-    gradients = drawn(4000, torch.tensor([1.0, 0.3]), 2.0)
-    plain = moved(gradients, [0.0] * 4000, lr=0.01)
-    corrected = moved(gradients, [2.0] * 4000, lr=0.01, floor=1e-3)
-    assert plain[1] / plain[0] < 0.4
-    assert corrected[1] / corrected[0] > 0.6
-
-
 @pytest.mark.parametrize("method", ["dpsgd", "dpsgd-f", "naive", "quantile", "sgd"])
 def test_the_noise_of_each_step_is_the_one_that_was_added(method):
     """An empty batch releases noise alone: its standard deviation over 50,000 numbers (false alarm below
@@ -100,53 +88,6 @@ def test_a_trainer_tells_it_the_noise_and_a_plan_makes_it():
     assert math.sqrt(state["variance"] / (1 - 0.999**20)) == pytest.approx(2.0 / 30, rel=0.5)
 
 
-@pytest.mark.soak
-def test_a_resumed_run_is_where_one_in_one_go_is(tmp_path):
-    """Nothing is random; the optimizer is told of noise, so that all of its state matters."""
-
-    def trainer_in(folder):
-        model = nn.Linear(5, 2)
-        with torch.no_grad():
-            [each.fill_(0.1) for each in model.parameters()]
-        trainer = make_trainer(
-            model=model, optimizer=equidp.PrivateAdam(model.parameters(), lr=0.05), method=equidp.SGD(),
-            noise_multiplier=0.0, batch_size=300, epochs=20, ledger=equidp.Ledger(folder / "ledger"),
-            callbacks=[checkpoints := equidp.Checkpoints(folder)], schedule="linear",
-        )  # fmt: skip
-        trainer.optimizer.deviation = lambda: 0.01
-        return trainer, checkpoints
-
-    for name in ("whole", "parts"):
-        (tmp_path / name).mkdir()
-    whole, _ = trainer_in(tmp_path / "whole")
-    whole.fit()
-    stopped, _ = trainer_in(tmp_path / "parts")
-    for _ in range(7):
-        stopped.step()
-    stopped.run()
-    stopped.ledger.close()
-    resumed, checkpoints = trainer_in(tmp_path / "parts")
-    assert checkpoints.restore(resumed) == 0
-    resumed.fit()
-    torch.testing.assert_close(resumed.model.state_dict(), whole.model.state_dict())
-
-
-def test_bad_settings_are_named():
-    parameters = list(nn.Linear(1, 1).parameters())
-    for settings, field in (
-        ({"lr": 0.0}, "lr"),
-        ({"floor": 0.0}, "floor"),
-        ({"betas": (0.9, 1.0)}, "beta"),
-        ({"weight_decay": -1.0}, "weight_decay"),
-    ):
-        with raises_field(SettingError, field):
-            equidp.PrivateAdam(parameters, **settings)
-    with raises_field(SettingError, "optimizer", "'adam'"):
-        equidp.Plan(optimizer="adm")
-    with raises_field(SettingError, "momentum", "0.9"):
-        equidp.Plan(optimizer="adam", momentum=0.9)
-
-
 class Rates(equidp.Callback):
     """The learning rates that steps were taken with."""
 
@@ -169,27 +110,3 @@ def test_each_falls_from_the_learning_rate_to_zero_over_all_steps():
     assert rates("constant") == [0.5] * 21
     assert rates("linear") == pytest.approx([0.5 * (1 - t / 20) for t in range(21)])
     assert rates("cosine") == pytest.approx([0.25 * (1 + math.cos(math.pi * t / 20)) for t in range(21)])
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_each_begins_whole_and_falls(name):
-    left = [SCHEDULES[name](share / 8) for share in range(9)]
-    assert left[0] == 1.0
-    assert left == sorted(left, reverse=True)
-    assert left[-1] == (1.0 if name == "constant" else 0.0)
-
-
-def test_facts_name_the_learning_rate_that_the_schedule_began_with():
-    assert make_trainer(schedule="cosine").fit().facts.learning_rate == 0.5
-
-
-def test_an_optimizer_may_have_had_a_schedule_before():
-    optimizer = torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=0.8)
-    torch.optim.lr_scheduler.StepLR(optimizer, 1)
-    optimizer.param_groups[0]["lr"] = 0.2
-    assert chosen_scheduler("linear", optimizer, 4, 0).get_last_lr() == [0.2]
-
-
-def test_a_typo_is_named_before_anything_is_spent():
-    with raises_field(SettingError, "schedule", "'cosin'", "'cosine'"):
-        make_trainer(schedule="cosin")

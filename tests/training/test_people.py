@@ -64,26 +64,6 @@ def test_people_are_what_is_counted_and_sampled():
 
 
 @pytest.mark.soak
-def test_epsilon_is_that_of_examples_with_no_factor_for_rows():
-    data = people()
-    run = make_trainer(data, batch_size=20, epochs=2).fit()
-    same = make_trainer(toy(len(data)), batch_size=20, epochs=2).fit()
-    assert run.epsilon() == same.epsilon()
-
-
-def test_padding_changes_nothing():
-    """The same people in more places give the same model, to rounding."""
-    weights = []
-    for most_rows in (9, 12):
-        places = torch.randint(0, 100, (300,), generator=torch.Generator().manual_seed(3))
-        data = by_person(toy(), places, most_rows=most_rows)
-        trainer = make_trainer(data, seed=5, batch_size=20)
-        trainer.fit()
-        weights.append(trainer.model.weight.detach().clone())
-    assert torch.allclose(*weights, atol=1e-5)
-
-
-@pytest.mark.soak
 def test_each_person_has_an_account_of_their_own():
     data = people()
     trainer = make_trainer(data, batch_size=20, individual=equidp.Individual(1))
@@ -92,22 +72,6 @@ def test_each_person_has_an_account_of_their_own():
     assert len(found) == len(data)
     assert found.max() <= run.epsilon() + 1e-9
     assert found.min() < found.max()
-
-
-@pytest.mark.soak
-def test_what_is_clipped_by_person_is_bounded_too():
-    trainer = make_trainer(people(), batch_size=20, individual=equidp.Individual(per_epoch=2, clipping=True))
-    run = trainer.fit()
-    assert trainer.individual_report().sensitive_epsilons.max() <= run.epsilon() + 1e-9
-
-
-def test_physical_batches_count_people():
-    models = []
-    for size in (None, 7):
-        trainer = make_trainer(people(), seed=2, batch_size=20, physical_batch_size=size)
-        trainer.fit()
-        models.append(trainer.model.weight.detach().clone())
-    assert torch.allclose(*models, atol=1e-6)
 
 
 def test_a_model_that_mixes_rows_of_different_people_is_refused():
@@ -121,16 +85,3 @@ def test_a_model_that_mixes_rows_of_different_people_is_refused():
 
     with raises_field(equidp.ModelError, "losses"):
         make_trainer(people(), model=Mixing())
-
-
-def test_diagnostics_are_of_people():
-    found = equidp.diagnose(
-        nn.Linear(5, 2),
-        equidp.DPSGD(1.0),
-        people(),
-        batch_size=10,
-        learning_rate=0.1,
-        noise_multiplier=1.0,
-        effort=equidp.Effort(batches=2, trace_vectors=2, eigenvalue_products=2),
-    )
-    assert len(found.sensitive_groups) == 2

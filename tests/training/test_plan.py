@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from torch import nn
 
 from equidp.accounting.planned import default_delta
-from equidp.data import SOURCES
 from equidp.data.published import PUBLISHED
 from equidp.errors import SettingError
 from equidp.kernel.policy import statistics_noise
@@ -33,32 +31,11 @@ def test_every_method_of_every_plan_is_resolved(data):
         assert ResolvedPlan.from_plain(plan.to_plain()) == plan
 
 
-def test_every_named_dataset_of_the_first_papers_has_a_plan():
-    assert set(SOURCES) - set(PUBLISHED) == {
-        *("cifar10", "mnist-whole"),
-    }
-    assert set(PUBLISHED) <= set(SOURCES)
-
-
 def test_esipovas_statistics_noise_is_ten_not_ten_sigma():
     plan = default_plan("mnist-esipova").for_method("global-adapt").resolve(54649)
     assert isinstance(plan.policy, GlobalAdapt)
     assert statistics_noise(plan.policy, plan.noise_multiplier) == pytest.approx(10.0)
     assert plan.learning_rate == 0.1
-
-
-@pytest.mark.parametrize("text", ["adlt", "Adult"])
-def test_a_text_that_names_no_data_has_no_plan(text):
-    with raises_field(SettingError, "data"):
-        default_plan(text)
-    for other in ("cifar10", "people.csv", "parts/people.parquet"):
-        assert default_plan(other) == Plan(noise_multiplier=1.0)
-
-
-@pytest.mark.parametrize("delta", [2, 1, 0, -1e-5, float("nan"), "1e-5"])
-def test_a_plan_refuses_a_delta_that_is_no_probability(delta):
-    with raises_field(SettingError, "delta"):
-        Plan(delta=delta)
 
 
 FREE = [name for name in METHODS if not fixed_options(name)]
@@ -99,18 +76,6 @@ def test_a_change_of_what_decides_the_noise_holds_for_every_method(change):
     assert (plan.noise_multiplier, plan.run_epsilon) == (None, 3.0)
 
 
-@pytest.mark.soak
-def test_nothing_is_left_open_in_a_resolved_plan():
-    plan = Plan(learning_rate=None, delta=None).with_changes(epsilon=2.0, accountant="rdp").resolve(1000)
-    assert plan.learning_rate == pytest.approx(plan.steps**-0.5)
-    assert plan.delta == pytest.approx(1e-4)
-    assert plan.noise_multiplier > 0
-    with raises_field(SettingError, "method", "sgd"):
-        Plan().for_method("sgd").with_changes(epsilon=2.0).resolve(1000)
-    with raises_field(SettingError, "method", "'dpsgd'"):
-        Plan().for_method("dp-sgd").resolve(1000)
-
-
 def test_schedule_and_average_may_differ_for_a_method_and_reach_its_trainer():
     plan = Plan(schedule="linear", by_method={"dpsgd": {"average": "tail", "average_share": 0.5}})
     resolved = plan.with_usual_noise().resolve(300)
@@ -132,25 +97,15 @@ def test_schedule_and_average_may_differ_for_a_method_and_reach_its_trainer():
     [
         ({"model": "lenett"}, "model", "'lenet'"),
         ({"learning_rate": 0.0}, "learning_rate", "0.0"),
-        ({"noise_multiplier": -1.0}, "noise_multiplier", "-1.0"),
         ({"by_method": {"dpsgd": {"lerning_rate": 1.0}}}, "setting of dpsgd", "'learning_rate'"),
         ({"method_settings": {"cliping_bound": 1.0}}, "method setting", "'clipping_bound'"),
         ({"momentum": 1.0}, "momentum", "1.0"),
-        ({"schedule": "cosin"}, "schedule", "'cosine'"),
-        ({"average": "emma"}, "average", "'ema'"),
-        ({"average": "tail", "average_share": 0}, "average_share", "=0"),
         ({"batch_size": -1}, "batch_size", "-1"),
-        ({"model": nn.Linear(2, 2)}, "model", "module"),
     ],
 )
 def test_bad_settings_are_named(settings, field, given):
     with raises_field(SettingError, field, given):
         Plan(**settings)
-
-
-def test_a_value_that_a_policy_refuses_is_refused_with_the_plan_that_has_it():
-    with raises_field(SettingError, "clipping_bound", "-1"):
-        Plan(method_settings={"clipping_bound": -1.0}, epsilon=1.0).resolve(1000, ("a", "b"))
 
 
 @pytest.mark.parametrize(("n", "delta"), [(1617, 1e-5), (36177, 1e-6), (54649, 1e-6), (1000, 1e-4)])

@@ -68,22 +68,6 @@ def test_a_log_gets_releases_and_settings_alone():
     assert {type(each) for each in settings.values()} == {str}
 
 
-@pytest.mark.soak
-def test_a_loop_of_ones_own_is_logged_too():
-    log = Log()
-    trainer = releasing(log.callback)
-    while trainer.step():
-        pass
-    check_figures(log.figures)
-    assert len(log.settings) == 1
-
-
-def test_settings_need_not_be_logged():
-    figures = {}
-    releasing(equidp.LogReleases(lambda found, step: figures.update({step: found}))).fit()
-    check_figures(figures)
-
-
 def test_groups_whose_names_a_service_takes_for_one_are_told_apart():
     data, log = toy(150), Log()
     data = equidp.GroupedDataset(data.inputs, data.targets, data.groups, ("a/b", "a:b"), data.class_names)

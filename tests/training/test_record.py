@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-import pytest
-
 import equidp
 from equidp.errors import DataError
 from equidp.training.record import RunRecord
@@ -22,22 +20,6 @@ def test_save_and_load(tmp_path):
     assert loaded.settings == record.settings
     assert loaded.table().equals(record.table())
     assert [path.name for path in tmp_path.iterdir()] == ["run.parquet"]
-
-
-def test_a_save_that_fails_leaves_the_old_file(tmp_path):
-    path = tmp_path / "run.parquet"
-    RunRecord({"version": 1}, [{"epoch": 1}]).save(path)
-    with pytest.raises(TypeError):
-        RunRecord({"version": object()}, [{"epoch": 1}]).save(path)
-    assert RunRecord.load(path).settings == {"version": 1}
-    assert len(list(tmp_path.iterdir())) == 1
-
-
-def test_a_damaged_file_is_named(tmp_path):
-    path = tmp_path / "run.parquet"
-    path.write_bytes(b"not parquet")
-    with raises_field(DataError, "path"):
-        RunRecord.load(path)
 
 
 def test_a_test_set_with_other_groups_or_classes_is_refused_before_it_costs():
