@@ -240,43 +240,6 @@ def test_hooks_of_modules_count_or_are_refused(layer, hook):
     assert taken or (backward and layer in ("weight norm", "parametrized", "scale"))
 
 
-def in_two_names(values: Tensor) -> tuple[Tensor, Tensor]:
-    return values, values
-
-
-OUTPUTS: dict[str, Callable[[Own, Tensor], tuple[Tensor, Tensor]]] = {
-    "twice": lambda own, values: in_two_names(values * own.scale),
-    "twice, a view": lambda own, values: in_two_names((values * own.scale).flatten(1).unflatten(1, (2, 4))),
-    "with its input": lambda own, values: (values, values + own.scale),
-    "with a view of its input": lambda own, values: (values.flip(1), values + own.scale),
-    "with a part": lambda own, values: (lambda made: (made[:, :1], made))(values + own.scale),
-    "one from the other": lambda own, values: (lambda made: (made, made + values))(values + own.scale),
-}
-"""Two outputs of a module, that share memory or follow from one another."""
-CHANGES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "none": lambda one, other: torch.tanh(one) + other,
-    "first": lambda one, other: one.mul_(2.0) + torch.tanh(other),
-    "second": lambda one, other: (other.add_(1.0), torch.tanh(one) * other)[1],
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("outputs", OUTPUTS)
-def test_outputs_that_share_memory_may_be_changed_in_place(outputs, change):
-    torch.manual_seed(0)
-    own = Own(OUTPUTS[outputs], scale=drawn(4))
-
-    class Both(Around):
-        def forward(self, values: Tensor) -> Tensor:
-            made = self.layer(self.first(values).unflatten(1, (2, 4)))
-            return self.head(CHANGES[change](*made).flatten(1, -2).sum(1))
-
-    model = Both(own, plainly).double()
-    taken = [name for name in ENGINES if takes_exactly(name, model)]
-    assert taken
-    assert outputs != "twice" or "ghost" in taken
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_parameter_of_two_layers_a_parametrization_and_a_module_of_its_own(engine):
     torch.manual_seed(0)

@@ -62,14 +62,6 @@ def weights(run: equidp.Run) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("prepare", [by_accelerate, by_fabric])
-def test_prepared_models_train_to_the_weights_and_the_epsilon_of_plain_ones(prepare, tmp_path):
-    plain, prepared = trained(by_nobody, tmp_path / "plain"), trained(prepare, tmp_path / "prepared")
-    torch.testing.assert_close(weights(prepared), weights(plain), rtol=0, atol=0)
-    assert prepared.entries == plain.entries
-    assert prepared.epsilon() == plain.epsilon()
-
-
-@pytest.mark.parametrize("prepare", [by_accelerate, by_fabric])
 def test_a_stopped_run_of_a_prepared_model_goes_on_where_it_was(prepare, tmp_path):
     """To the weights of a plain model that was stopped and went on; no step is lost or counted twice."""
     ended = []
