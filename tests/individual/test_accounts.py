@@ -373,6 +373,41 @@ def test_groups_with_bounds_of_their_own_have_epsilons_of_their_own():
 
 
 @pytest.mark.soak
+def test_groups_with_bounds_of_their_own_have_risks_of_their_own():
+    """Group a's bound is a quarter of the sensitivity: its risk is that of steps with four times the noise,
+    up to the smoothing of few steps; a release, which everyone pays for in full, is in both."""
+    trainer = watched(Fixed(), steps=12, epochs=None)
+    trainer.fit()
+    release = Event(1.0, 5.0)
+    trainer.ledger.charge(trainer.run_id, release)
+    found = trainer.individual_report(accountant="rdp").group_risks()
+    event = trainer.event
+    for name, same in (("a", Event(event.rate, 4 * event.noise)), ("b", event)):
+        expected = equidp.Risk.of([(same, 12), (release, 1)]).values_by_name()
+        assert found[name].values_by_name() == pytest.approx(expected, rel=0.25)
+        assert all(found[name].values_by_name()[key] >= value * (1 - 1e-3) for key, value in expected.items())
+
+
+@pytest.mark.soak
+def test_means_of_groups_are_released_together():
+    """Errors are those that are stated, and all means cost what is paid for; 40 draws, false alarm below
+    1e-5."""
+    trainer = watched(train=toy(3000), batch_size=100, epochs=1)
+    trainer.fit()
+    spent = len(trainer.entries)
+    report = trainer.individual_report(accountant="rdp")
+    truth = report.sensitive_by_group().set_index("group")["mean"]
+    tables = [report.release_by_group(1.0, 1e-6).set_index("group") for _ in range(40)]
+    ((release, count),) = trainer.entries[spent:]
+    assert (count, epsilon([(release, 1)], 1e-6)) == (40, pytest.approx(1.0, rel=1e-3))
+    for name in ("a", "b"):
+        errors = np.array([table.loc[name, "mean"] - truth[name] for table in tables])
+        stated = np.mean([table.loc[name, "standard_error"] for table in tables])
+        # Clipping at the largest epsilon only lowers the spread.
+        assert 0 < np.sqrt((errors**2).mean()) < 1.7 * stated
+
+
+@pytest.mark.soak
 @pytest.mark.parametrize("how", ["pld", "rdp"])
 def test_all_else_in_the_ledger_counts_in_full_for_everyone(how):
     """Group a uses a quarter of the sensitivity in each step, and all of the release; up to the smoothing of

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import equidp
-from equidp.errors import CheckpointError, DataError, ModelError, SettingError
+from equidp.errors import CheckpointError, DataError, ModelError, SettingError, TrainingWarning
 from equidp.ledger.ledger import Ledger
 from equidp.training.collation import Collation
 from support.errors import raises_field
@@ -35,6 +35,7 @@ from equidp.integrations.hugging_face import (  # noqa: E402
     RowCollator,
     naming_the_collator,
     task_loss,
+    warn_of_no_lesson,
 )
 
 WORDS, N = 40, 64
@@ -321,6 +322,13 @@ def test_bad_input_is_refused_before_a_step(tmp_path):
     with raises_field(DataError, "train_dataset"):
         given.train()
     assert not (tmp_path / "_ledger").exists() or not Ledger.read(tmp_path / "_ledger").entries()
+
+
+@pytest.mark.parametrize("outcome", [(False, True, []), (True, False, []), (True, True, [1.0, 1.5])])
+def test_a_training_that_teaches_nothing_is_warned_of(outcome):
+    """No weight moved, weights that are not finite, or a loss on evaluation data that rose."""
+    with pytest.warns(TrainingWarning):
+        warn_of_no_lesson(*outcome)
 
 
 def test_losses_of_a_row_are_those_of_its_task():

@@ -18,6 +18,7 @@ from equidp.engines.functional import FunctionalEngine
 from equidp.errors import DataError, ModelError, PrivacyWarning, SettingError
 from equidp.kernel.event import Event
 from equidp.ledger.ledger import Ledger
+from equidp.training.trial import chosen_physical_batch_size
 from support.errors import raises_field
 from support.toy import make_trainer, note_samples, toy
 
@@ -30,6 +31,21 @@ def test_physical_batches_change_memory_alone(policy):
         trainer = make_trainer(method=policy(), seed=3, epochs=3, physical_batch_size=physical, model=None)
         models.append(trainer.fit().model)
     torch.testing.assert_close(models[0].state_dict(), models[1].state_dict())
+
+
+@pytest.mark.parametrize(
+    ("event", "given", "expected"),
+    [
+        (Event(0.5, 1.0), None, 128),
+        (Event(0.5, 1.0), 7, 7),
+        (Event(0.4, 1.0), None, None),
+        (Event(0.5, 1.0, 10.0), None, None),  # its statistics would take two passes
+    ],
+)
+def test_large_samples_of_images_go_through_the_engine_in_parts(event, given, expected):
+    groups = torch.arange(600) % 2
+    images = equidp.GroupedDataset(torch.zeros(600, 1, 4, 4), groups, groups, ("a", "b"), ("no", "yes"))
+    assert chosen_physical_batch_size(given, images, nn.Linear(1, 1), event) == expected
 
 
 @pytest.mark.soak
