@@ -141,7 +141,7 @@ def test_parquet_gives_the_same_people(file):
 @pytest.mark.filterwarnings("ignore::equidp.errors.DataWarning")
 def test_what_is_released_of_rows_reads_one_row_of_each_person(file):
     rows = open_source(str(file), recipe=RECIPE).split_rows(0)
-    assert len(rows.training) == len(rows.people.places) < len(rows.train)
+    assert len(rows.first) == len(rows.people.places) < len(rows.train)
 
 
 def test_a_person_without_a_name_is_refused(file):

@@ -36,9 +36,9 @@ def read(monkeypatch):
         readings.append(source.binning or "standard")
         return split_rows(source, seed)
 
-    def count_encoding(rows, encoder, notes):
+    def count_encoding(rows, encoder, **options):
         binnings.append(encoder.examples is not None)
-        return encode_split(rows, encoder, notes)
+        return encode_split(rows, encoder, **options)
 
     monkeypatch.setattr(TableSource, "split_rows", count_reading)
     monkeypatch.setattr(Unencoded, "encode_split", count_encoding)

@@ -14,9 +14,8 @@ from equidp.report.document import Document
 from equidp.report.effects import effect_blocks, part_text
 from equidp.report.plots.effects import curves
 from equidp.report.plots.style import PAGE
-from equidp.tables.encode import TableEncoder
+from equidp.tables.fit import fit_encoder
 from equidp.tables.intervals import Binning
-from equidp.tables.private_encode import private_encoder
 from equidp.tables.release import Release
 
 CUT = Binning.parse("cut")
@@ -33,7 +32,7 @@ def table():
 
 @pytest.fixture(scope="module")
 def encoder(table):
-    return TableEncoder.fit(table, np.arange(N), {"age": (0, 80)}, "category", CUT)
+    return fit_encoder(table, np.arange(N), {"age": (0, 80)}, "category", CUT)
 
 
 def added(effects, table) -> np.ndarray:
@@ -73,7 +72,7 @@ def test_a_model_that_is_not_additive_a_diverged_one_and_scaled_numbers_have_no_
     diverged = logistic((encoder.width,), 2)
     nn.init.constant_(diverged[1].weight, torch.nan)
     assert column_effects(encoder, diverged, 2) == ()
-    standard = TableEncoder.fit(table, np.arange(N), {}, "category")
+    standard = fit_encoder(table, np.arange(N), {}, "category")
     assert column_effects(standard, logistic((standard.width,), 2), 2) == ()
 
 
@@ -95,7 +94,9 @@ def test_a_card_shows_public_edges_and_hides_those_of_training_rows(table, encod
 
 @pytest.mark.soak
 def test_a_card_shows_edges_that_were_released(table):
-    drawn = private_encoder(table, {}, "category", Release(0.5, SeededRandomness(0)), CUT)
+    drawn = fit_encoder(
+        table, np.arange(len(table)), {}, "category", CUT, release=Release(0.5, SeededRandomness(0))
+    )
     effects = column_effects(drawn, logistic((drawn.width,), 3), 3)
     assert all(each.public for each in effects)
     text = Document("card", list(effect_blocks(effects, ("a", "b", "c"), ""))).to_markdown()

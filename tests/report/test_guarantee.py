@@ -47,7 +47,7 @@ def test_every_file_that_any_run_lists_is_there(run):
 @pytest.mark.parametrize(
     ("release", "file"),
     [
-        (PREPROCESSING, "tables/private_encode.py"),
+        (PREPROCESSING, "tables/fit.py"),
         (COUNTS, "tables/release.py"),
         (INDIVIDUAL, "individual/"),
     ],

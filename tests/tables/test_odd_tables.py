@@ -115,8 +115,8 @@ def test_a_trained_run_reads_the_same_table_as_it_was_trained_on(what, kind, tmp
     read, _ = quiet(kept.read_grouped, path)
     rows = quiet(source.split_rows, 0)[0]
     assert torch.equal(read.inputs, encoder.encode(rows.features))
-    assert np.array_equal(read.groups.numpy(), rows.groups)
-    assert np.array_equal(read.targets.numpy(), rows.targets)
+    assert np.array_equal(read.groups.numpy(), rows.examples.groups.numpy())
+    assert np.array_equal(read.targets.numpy(), rows.examples.targets.numpy())
     inputs, _ = quiet(kept.inputs, path)
     assert torch.equal(inputs, read.inputs)
 

@@ -12,10 +12,10 @@ from equidp.audit.bounds import Rates, epsilon_from_rates, noise_from_rates
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.event import Event
 from equidp.kernel.noise import SeededRandomness
-from equidp.tables import private_encode, release as module
+from equidp.tables import fit, release as module
 from equidp.tables.encode import CELLS, Intervals
+from equidp.tables.fit import fit_encoder
 from equidp.tables.intervals import BINNINGS
-from equidp.tables.private_encode import private_encoder
 from equidp.tables.release import Release
 
 SIGMA, DELTA = 0.5, 1e-5
@@ -49,10 +49,6 @@ class Watched:
         released = self.release.counts(self._seen(codes), cells=cells, share=share)
         return self._noted(released, exact(codes[:-1]), exact(codes[-1:]), texts=cells == CELLS)
 
-    def sums(self, rows, *, bound, share):
-        released = self.release.sums(self._seen(rows), bound=bound, share=share)
-        return self._noted(released, rows[:-1].sum(axis=0), rows[-1])
-
     def _seen(self, rows):
         return rows if self.inside else rows[:-1]
 
@@ -72,7 +68,8 @@ def audited(row, runs, binning="standard"):
     with_row, without = (quantiles(each) for each in (table, TABLE))
     for seed in range(2 * runs):
         watched = Watched(seed, inside=seed < runs)
-        encoder = private_encoder(table, {}, "category", watched, BINNINGS[binning])
+        rows = np.arange(len(table))
+        encoder = fit_encoder(table, rows, {}, "category", BINNINGS[binning], release=watched)
         if binning == "cut":
             watched.evidence["edges"] = distance(encoder, without) - distance(encoder, with_row)
         for name, found in watched.evidence.items():
@@ -82,11 +79,9 @@ def audited(row, runs, binning="standard"):
 
 def quantiles(table):
     """Exact edges of each column of numbers, as if nothing had to be paid for them."""
-    cut = BINNINGS["cut"]
     numbers = table.select_dtypes("number")
-    return {
-        name: Intervals.by_quantiles(name, numbers[name].to_numpy(), cut, flagged=True) for name in numbers
-    }
+    columns = fit_encoder(numbers, np.arange(len(table)), {}, "category", BINNINGS["cut"]).columns
+    return {column.name: column for column in columns}
 
 
 def distance(encoder, exact):
@@ -118,10 +113,10 @@ def halve_the_noise_of_jobs(monkeypatch):
 def take_edges_unpaid(monkeypatch):
     """Plant a fault: edges of intervals from the rows as they are."""
 
-    def faulty(columns, release, binning, *, share, flagged):
+    def faulty(columns, release, *_, **__):
         return quantiles(columns if release.inside else columns.iloc[:-1])
 
-    monkeypatch.setattr(private_encode, "private_intervals", faulty)
+    monkeypatch.setattr(fit, "private_numbers", faulty)
 
 
 @pytest.mark.soak

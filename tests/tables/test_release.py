@@ -16,41 +16,33 @@ def distance(one, other):
     return np.linalg.norm(one.values - other.values) / one.deviation
 
 
-def part(name, rows, share):
+def part(rows, share):
     """A part of a release whose noise is always the same."""
-    release = Release(SIGMA, SeededRandomness(1))
-    if name == "counts":
-        return release.counts(rows.astype(np.int64), cells=7, share=share)
-    return release.sums(rows, bound=1.5, share=share)
+    return Release(SIGMA, SeededRandomness(1)).counts(rows.astype(np.int64), cells=7, share=share)
 
 
-@pytest.mark.parametrize("name", ["counts", "sums"])
 @pytest.mark.parametrize("share", [1.0, 0.25])
-def test_one_row_moves_a_part_by_no_more_than_its_share_allows(name, share):
+def test_one_row_moves_a_part_by_no_more_than_its_share_allows(share):
     rng = np.random.default_rng(0)
     rows = rng.integers(-1, 7, (50, 4)).astype(float)
     for extreme in ([6, 6, 6, 6], [-1, 9, 3, 2], [1e18, -1e18, 0, 0], [0, 0, 0, 0]):
         more = np.concatenate([rows, [extreme]])
-        moved = distance(part(name, rows, share), part(name, more, share))
+        moved = distance(part(rows, share), part(more, share))
         assert moved <= np.sqrt(share) / SIGMA + 0.004  # results are rounded to the grid of their noise
 
 
 def test_the_bound_of_counts_is_reached_when_a_row_counts_in_every_column():
     rows = np.zeros((5, 4))
-    moved = distance(part("counts", rows, 0.25), part("counts", np.zeros((6, 4)), 0.25))
+    moved = distance(part(rows, 0.25), part(np.zeros((6, 4)), 0.25))
     assert moved == pytest.approx(0.5 / SIGMA, rel=1e-2)
 
 
-@pytest.mark.parametrize("name", ["counts", "sums"])
-def test_noise_is_as_large_as_the_share_asks_for(name):
+def test_noise_is_as_large_as_the_share_asks_for():
     # 7,000 draws: their deviation is off by over 5% with probability 3e-9.
-    rows = np.zeros((3, 1000)) if name == "counts" else np.zeros((3, 7000))
-    released = part(name, rows, 0.25)
+    released = part(np.zeros((3, 1000)), 0.25)
     exact = np.zeros(released.values.shape)
-    if name == "counts":
-        exact[:, 0] = 3
-    sensitivity = np.sqrt(1000) if name == "counts" else 1.5
-    assert released.deviation == pytest.approx(2 * SIGMA * sensitivity)
+    exact[:, 0] = 3
+    assert released.deviation == pytest.approx(2 * SIGMA * np.sqrt(1000))
     assert np.std(released.values - exact) == pytest.approx(released.deviation, rel=0.05)
 
 
@@ -58,13 +50,13 @@ def test_more_than_the_whole_release_is_refused_before_anything_is_read():
     release = Release(SIGMA, SeededRandomness(0))
     release.counts(np.zeros((1, 1), dtype=np.int64), cells=1, share=0.75)
     with raises_field(SettingError, "share", "0.25"):
-        release.sums(np.zeros((1, 1)), bound=1.0, share=0.5)
+        release.counts(np.zeros((1, 1), dtype=np.int64), cells=1, share=0.5)
 
 
 def test_shares_that_add_up_to_one_are_not_refused_for_their_rounding():
     release = Release(SIGMA, SeededRandomness(0))
     for _ in range(10):
-        release.sums(np.zeros((1, 1)), bound=1.0, share=0.1)
+        release.counts(np.zeros((1, 1), dtype=np.int64), cells=1, share=0.1)
 
 
 def test_counts_are_near_the_truth_and_never_negative():

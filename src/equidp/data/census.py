@@ -6,19 +6,20 @@ Is someone's income above 50,000 dollars a year, and is someone's occupation hig
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import torch
 
 from equidp._extras import require_extra
-from equidp.data.dataset import DataSplit
+from equidp.data.dataset import DataSplit, GroupedDataset
 from equidp.data.origins import ORIGINS, RemoteFile
 from equidp.data.table import Unencoded, split_and_encode
 from equidp.errors import DataError
-from equidp.tables.encode import PRIVATE, Categories, Intervals, Numbers, TableEncoder
+from equidp.tables.encode import Categories, TableEncoder
+from equidp.tables.fit import fit_encoder
 from equidp.tables.intervals import Binning
-from equidp.tables.private_encode import private_intervals, private_numbers
 from equidp.tables.release import Release
 
 with require_extra("tables"):
@@ -26,8 +27,6 @@ with require_extra("tables"):
     from sklearn.model_selection import train_test_split
 
 SEXES = ("Male", "Female")
-_MISSING = "refuse"
-"""Rule for missing values of the prepared rows, which have none."""
 
 
 def _census_file(folder: str, name: str, url: str, sha256: str) -> RemoteFile:
@@ -68,14 +67,9 @@ class Preparation:
         train, test = train_test_split(
             np.arange(len(table)), test_size=test_share, stratify=2 * targets + groups, random_state=seed
         )
-        return Unencoded(table, train, test, targets, groups, SEXES, self.class_names, self.source)
-
-    def encoder(
-        self, numbers: Iterable[Numbers | Intervals], examples: int | None, *, private: bool = False
-    ) -> TableEncoder:
-        """Return an encoder of these columns and of the public codes; `examples` as in `TableEncoder`."""
-        categories = (Categories(name, codes, public=True) for name, codes in self.categories.items())
-        return TableEncoder((*numbers, *categories), _MISSING, private, examples=examples)
+        names = SEXES, self.class_names, self.source
+        rows = torch.zeros(len(table), 0), torch.from_numpy(targets), torch.from_numpy(groups)
+        return Unencoded(table, GroupedDataset(*rows, *names), train, test)
 
 
 @dataclass(frozen=True)
@@ -89,7 +83,7 @@ class Census:
         per_group: sample each sex down to about this number of rows: a row is kept with probability
             `per_group` over its sex's count. None: keep all.
         test_share: share of the rows to test on.
-        private_noise: see `EncodedSource`.
+        private_noise: see `ColumnSource`.
         binning: see `ColumnSource`; categories are public codes in any binning.
     """
 
@@ -124,35 +118,19 @@ class Census:
         )
         return replace(rows, notes=(note,))
 
-    def exact_encoder(self, rows: Unencoded) -> TableEncoder:
-        binning = Binning.parse(self.binning)
-        values = {name: rows.training[name].to_numpy() for name in self.preparation.numbers}
-        if binning.cuts:
-            cut = (Intervals.by_quantiles(name, each, binning) for name, each in values.items())
-            return self.preparation.encoder(cut, len(rows.training))
-        fitted = Numbers.scaled_by_deviation if self.preparation.standardised else Numbers.scaled_by_range
-        return self.preparation.encoder((fitted(name, each) for name, each in values.items()), None)
-
-    def private_encoder(self, rows: Unencoded, release: Release) -> TableEncoder:
-        binning, values = Binning.parse(self.binning), rows.training[list(self.preparation.numbers)]
-        made: Mapping[str, Numbers | Intervals]
-        if binning.cuts:
-            made = private_intervals(values, release, binning, share=1.0)
-        else:
-            standardised = self.preparation.standardised
-            made = private_numbers(values, release, share=1.0, standardised=standardised)
-        examples = len(values) if binning.cuts else None
-        return self.preparation.encoder(made.values(), examples, private=True)
-
-    def notes(self, encoder: TableEncoder) -> tuple[str, ...]:
-        if encoder.private:
-            return (PRIVATE,)
-        names = ", ".join(self.preparation.numbers)
-        scale = "means and deviations" if self.preparation.standardised else "ranges"
-        use = f"{scale} that {names} are scaled by"
-        if encoder.examples is not None:
-            use = f"edges that {names} are cut at"
-        return (f"The {use} come from the training split; epsilon does not cover them.",) if names else ()
+    def fit_encoder(self, rows: Unencoded, release: Release | None = None) -> TableEncoder:
+        preparation = self.preparation
+        fitted = fit_encoder(
+            rows.features[list(preparation.numbers)],
+            rows.train,
+            {},
+            "refuse",  # prepared rows are complete
+            Binning.parse(self.binning),
+            standardised=preparation.standardised,
+            release=release,
+        )
+        public = (Categories(name, codes, public=True) for name, codes in preparation.categories.items())
+        return replace(fitted, columns=(*fitted.columns, *public))
 
 
 _ADULT_URL = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult/"

@@ -22,7 +22,7 @@ from equidp.data.dataset import DataSource, DataSplit, GroupedDataset
 from equidp.data.efficientnet import efficientnet_lite0, enlarged_side, prepare_images
 from equidp.data.own import OwnSource
 from equidp.data.scattering import SMALLEST, normalised_scattering
-from equidp.data.table import EncodedSource
+from equidp.data.table import ColumnSource
 from equidp.data.views import Views
 from equidp.errors import DataError, SettingError
 from equidp.kernel.generators import from_the_system
@@ -65,7 +65,7 @@ class WithFeatures:
     def __post_init__(self) -> None:
         if isinstance(self.features, str):
             check_features(self.features)
-        if isinstance(self.source, EncodedSource):
+        if isinstance(self.source, ColumnSource):
             raise SettingError(
                 f"features {self.label!r} are for images and for sources of your own; "
                 f"{self.source.name!r} is a table. Leave them out.",

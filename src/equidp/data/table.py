@@ -20,11 +20,11 @@ from equidp.kernel.noise import SeededRandomness
 from equidp.tables.checks import columns_beside_inputs, label_columns, problems_of, refuse
 from equidp.tables.columns import read_table
 from equidp.tables.copies import copies_sentences, find_copies
-from equidp.tables.encode import PRIVATE as COUNTED, TableEncoder
+from equidp.tables.encode import TableEncoder
 from equidp.tables.findings import Level
+from equidp.tables.fit import fit_encoder
 from equidp.tables.intervals import Binning
 from equidp.tables.labels import Crossed, code_values
-from equidp.tables.private_encode import private_encoder
 from equidp.tables.read import plain_name
 from equidp.tables.recipe import Recipe
 from equidp.tables.release import Release
@@ -33,6 +33,8 @@ from equidp.tables.split import draw_rows, rows_by_content
 with require_extra("tables"):
     import pandas as pd
 
+Codes = npt.NDArray[np.int64]
+
 EXACT, PRIVATE = "exact", "private"
 PREPROCESSINGS = (EXACT, PRIVATE)
 PREPROCESSING_SHARE = 0.1
@@ -40,10 +42,6 @@ PREPROCESSING_SHARE = 0.1
 COUNTS_SHARE = 0.02
 """Default share of epsilon for counts of the classes."""
 
-SEEDED = (
-    "Preprocessing was private: what it took from training rows was released with noise, from the seed. The "
-    "epsilon of a comparison counts that; that of another training on this split does not."
-)
 GROUP_AS_INPUT = (
     "The groups are inputs too ({}): the model reads them, may predict differently by group for people who "
     "are alike otherwise, and needs them to predict."
@@ -59,7 +57,7 @@ class TableSource:
         path: the file.
         recipe: recipe to read it by, with target and group. Numbers without public bounds are standardised by
             the training split, which epsilon does not cover.
-        private_noise: see `EncodedSource`.
+        private_noise: see `ColumnSource`.
         binning: see `ColumnSource`.
 
     >>> TableSource("people.csv", Recipe(target="income", group=("sex",))).name
@@ -100,57 +98,45 @@ class TableSource:
 
     def split_rows(self, seed: int) -> Unencoded:
         """Split the rows without encoding them; warns of doubts about the columns."""
-        table = self._table()
-        targets, class_names = code_values(table[str(self.recipe.target)])
-        crossed = Crossed.of(table, self.recipe.group)
-        groups, group_names = crossed.codes, crossed.names
-        features = table.drop(columns=columns_beside_inputs(self.recipe))
+        recipe, table = self.recipe, self._table()
+        targets, class_names = code_values(table[str(recipe.target)])
+        crossed = Crossed.of(table, recipe.group)
         people = person_of = None
-        if self.recipe.person is None:
-            drawn = draw_rows(table, seed)
-            train, test = rows_by_content(drawn, groups, self.recipe.test_share)
+        if recipe.person is None:
+            train, test = rows_by_content(draw_rows(table, seed), crossed.codes, recipe.test_share)
         else:
-            people, train, test, person_of = rows_by_person(table, self.recipe, groups, seed)
-        names, weights = (group_names, class_names, self.name), self._weights(table)
-        return Unencoded(
-            *(features, train, test, targets, groups, *names, weights),
-            notes=(*(() if people is None else (people.note,)), *self._group_notes),
-            people=people,
-            person_of=person_of,
-            textual=tuple(each for each in label_columns(self.recipe) if table[each].dtype != float),
-            groupings=tuple(map(Grouping, self.recipe.group, crossed.values, crossed.places)),
-            crossed=self.recipe.crossed,
+            people, train, test, person_of = rows_by_person(table, recipe, crossed.codes, seed)
+        examples = GroupedDataset(
+            torch.zeros(len(table), 0),
+            torch.from_numpy(targets),
+            torch.from_numpy(crossed.codes),
+            crossed.names,
+            class_names,
+            self.name,
+            None if recipe.weight is None else torch.from_numpy(table[recipe.weight].to_numpy(np.float32)),
+            None if person_of is None else torch.from_numpy(person_of),
+            groupings=tuple(map(Grouping, recipe.group, crossed.values, crossed.places)),
+            crossed=recipe.crossed,
         )
+        notes = [] if people is None else [people.note]
+        group_inputs = [name for name in recipe.group if name != recipe.target]
+        if recipe.group_as_input and group_inputs:
+            notes.append(GROUP_AS_INPUT.format(", ".join(group_inputs)))
+        features = table.drop(columns=columns_beside_inputs(recipe))
+        textual = tuple(each for each in label_columns(recipe) if table[each].dtype != float)
+        return Unencoded(features, examples, train, test, people, tuple(notes), textual)
 
-    def exact_encoder(self, rows: Unencoded) -> TableEncoder:
-        fitted = TableEncoder.fit(
+    def fit_encoder(self, rows: Unencoded, release: Release | None = None) -> TableEncoder:
+        fitted = fit_encoder(
             rows.features,
-            rows.train,
+            rows.train if release is None else rows.first,
             self.recipe.ranges,
             self.recipe.missing,
             Binning.parse(self.binning),
-            examples=rows.num_training,
+            examples=len(rows.first),
+            release=release,
         )
         return replace(fitted, textual=rows.textual)
-
-    def private_encoder(self, rows: Unencoded, release: Release) -> TableEncoder:
-        binning = Binning.parse(self.binning)
-        drawn = private_encoder(rows.training, self.recipe.ranges, self.recipe.missing, release, binning)
-        return replace(drawn, textual=rows.textual)
-
-    def notes(self, encoder: TableEncoder) -> tuple[str, ...]:
-        return encoder.notes()
-
-    @property
-    def _group_notes(self) -> tuple[str, ...]:
-        """Sentence on groups that are inputs too."""
-        names = ", ".join(name for name in self.recipe.group if name != self.recipe.target)
-        return (GROUP_AS_INPUT.format(names),) if self.recipe.group_as_input and names else ()
-
-    def _weights(self, table: pd.DataFrame) -> torch.Tensor | None:
-        if self.recipe.weight is None:
-            return None
-        return torch.from_numpy(table[self.recipe.weight].to_numpy(dtype=np.float32))
 
     def _table(self) -> pd.DataFrame:
         """Return the checked columns of the file without dropped ones."""
@@ -168,106 +154,59 @@ class Unencoded:
 
     Attributes:
         features: [n, columns], floats and texts.
-        train, test: row indices of either set, int64, in order.
-        targets, groups: [n], int64 codes.
-        group_names, class_names: names of the codes.
-        source: a name for the people.
-        weights: public, [n]; None: all are 1.
-        notes: sentences on the choice of the rows.
+        examples: of each row, all but the inputs, which are [n, 0].
+        train, test: row indices of either set, in order.
         people: the training rows of each person, whose rows are one example; None: each row is one.
-        person_of: person of each row, [n]; None: each row is another person's.
+        notes: sentences on the choice of the rows.
         textual: names of the target and group columns that hold texts.
-        groupings, crossed: see `GroupedDataset`.
     """
 
     features: pd.DataFrame
-    train: npt.NDArray[np.int64]
-    test: npt.NDArray[np.int64]
-    targets: npt.NDArray[np.int64]
-    groups: npt.NDArray[np.int64]
-    group_names: tuple[str, ...]
-    class_names: tuple[str, ...]
-    source: str
-    weights: torch.Tensor | None = None
-    notes: tuple[str, ...] = ()
+    examples: GroupedDataset
+    train: Codes
+    test: Codes
     people: PeoplesRows | None = None
-    person_of: npt.NDArray[np.int64] | None = None
+    notes: tuple[str, ...] = ()
     textual: tuple[str, ...] = ()
-    groupings: tuple[Grouping, ...] = ()
-    crossed: bool = False
 
     @property
-    def num_training(self) -> int:
-        """Number of training examples."""
-        return len(self.train if self.people is None else self.people)
+    def first(self) -> Codes:
+        """Index of a row of each training example: its row, or the first of a person's."""
+        return self.train if self.people is None else self.people.first
 
-    @property
-    def training(self) -> pd.DataFrame:
-        """Features of one row for each training example, in memory; for a person, the first row."""
-        return self.features.take(self.train if self.people is None else self.people.first)
-
-    def encode_split(self, encoder: TableEncoder, notes: tuple[str, ...]) -> DataSplit:
-        """Return the encoded split; `notes` are on the encoder."""
-        parts = self.train, self.test
+    def encode_split(self, encoder: TableEncoder, *, seeded: bool = False) -> DataSplit:
+        """Return the encoded split; `seeded` as of `TableEncoder.notes`."""
         trained, tested = (
-            GroupedDataset(
-                inputs,
-                torch.from_numpy(self.targets[rows]),
-                torch.from_numpy(self.groups[rows]),
-                self.group_names,
-                self.class_names,
-                self.source,
-                None if self.weights is None else self.weights[torch.from_numpy(rows)],
-                None if self.person_of is None else torch.from_numpy(self.person_of[rows]),
-                groupings=self.groupings,
-                crossed=self.crossed,
-            )
-            for rows, inputs in zip(parts, encoder.encode_parts(self.features, parts), strict=True)
+            replace(self.examples.subset(torch.from_numpy(rows)), inputs=encoder.encode(self.features, rows))
+            for rows in (self.train, self.test)
         )
         if self.people is not None:
             trained = self.people.within(self.train).gather_examples(trained)
-        return DataSplit(trained, tested, (*notes, *self.notes))
+        return DataSplit(trained, tested, (*encoder.notes(seeded=seeded), *self.notes))
 
 
 @runtime_checkable
-class EncodedSource(DataSource, Protocol):
-    """A source whose inputs come from an encoder fitted to statistics of the training rows.
+class ColumnSource(DataSource, Protocol):
+    """A source of columns, whose inputs come from an encoder fitted to the training rows.
 
     Attributes:
         private_noise: noise multiplier of private preprocessing in `split`, whose noise follows from the
             seed: for comparisons. None: exact statistics.
-    """
-
-    @property
-    def private_noise(self) -> float | None: ...
-
-    def split_rows(self, seed: int) -> Unencoded: ...
-
-    def exact_encoder(self, rows: Unencoded) -> TableEncoder:
-        """Return an encoder fitted to the exact training rows, which epsilon does not cover."""
-
-    def private_encoder(self, rows: Unencoded, release: Release) -> TableEncoder:
-        """Return an encoder from one release of the training rows, charged and not drawn from yet.
-
-        Of `rows` it reads `training` through the release alone, which is a Gaussian mechanism, and n, names
-        and types of columns, which are public.
-        """
-
-    def notes(self, encoder: TableEncoder) -> tuple[str, ...]:
-        """Return sentences on the parts of the encoder that epsilon does not cover, or that it covers all."""
-
-
-@runtime_checkable
-class ColumnSource(EncodedSource, Protocol):
-    """A source whose columns of numbers are encoded in one of several ways.
-
-    Attributes:
         binning: text of a `Binning`, such as "standard" or "cut:4,16". None: none was given, so advice may
             choose one; the columns are encoded by "standard" until then.
     """
 
     @property
+    def private_noise(self) -> float | None: ...
+
+    @property
     def binning(self) -> str | None: ...
+
+    def split_rows(self, seed: int) -> Unencoded: ...
+
+    def fit_encoder(self, rows: Unencoded, release: Release | None = None) -> TableEncoder:
+        """Return an encoder fitted to the training rows: exactly, which epsilon does not cover; or by a
+        release alone, charged and not drawn from yet, as `equidp.tables.fit.fit_encoder` does."""
 
 
 def add_binning(source: DataSource, binning: str | None) -> DataSource:
@@ -304,21 +243,17 @@ def binning_of(source: DataSource) -> str | None:
     return source.binning if isinstance(source, ColumnSource) else None
 
 
-def split_and_encode(source: EncodedSource, seed: int) -> tuple[DataSplit, TableEncoder]:
+def split_and_encode(source: ColumnSource, seed: int) -> tuple[DataSplit, TableEncoder]:
     """Return the split of a seed, and the encoder that made its inputs."""
-    rows = source.split_rows(seed)
-    if source.private_noise is None:
-        encoder = source.exact_encoder(rows)
-    else:
-        release = Release(source.private_noise, SeededRandomness(seed, _PART))
-        encoder = source.private_encoder(rows, release)
-    notes = tuple(SEEDED if note == COUNTED else note for note in source.notes(encoder))
-    return rows.encode_split(encoder, notes), encoder
+    rows, noise = source.split_rows(seed), source.private_noise
+    release = None if noise is None else Release(noise, SeededRandomness(seed, _PART))
+    encoder = source.fit_encoder(rows, release)
+    return rows.encode_split(encoder, seeded=True), encoder
 
 
-def can_be_private(source: DataSource) -> EncodedSource:
+def can_be_private(source: DataSource) -> ColumnSource:
     """Return the source, or raise a SettingError if its inputs need no encoder."""
-    if not isinstance(source, EncodedSource):
+    if not isinstance(source, ColumnSource):
         raise SettingError(
             f"private preprocessing is for tables, and for censuses such as adult; {source.name!r} takes "
             "nothing from its rows to preprocess by. Leave it out.",

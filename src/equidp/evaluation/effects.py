@@ -77,9 +77,10 @@ def column_effects(
 
     Example:
         >>> import pandas as pd
+        >>> from equidp.tables.fit import fit_encoder
         >>> from equidp.tables.intervals import BINNINGS
         >>> table = pd.DataFrame({"age": [20.0, 30.0, 40.0, 50.0]})
-        >>> encoder = TableEncoder.fit(table, np.arange(4), {"age": (0, 80)}, "refuse", BINNINGS["cut"])
+        >>> encoder = fit_encoder(table, np.arange(4), {"age": (0, 80)}, "refuse", BINNINGS["cut"])
         >>> model = nn.Linear(encoder.width, 2)
         >>> effect = column_effects(encoder, model, 2)[0]
         >>> effect.column, effect.values.shape, effect.edges[:3]
@@ -129,9 +130,7 @@ def _effect(column: Any, weights: Floats, private: bool) -> Effect:
     if isinstance(column, Intervals):
         edges, missing = tuple(sorted({edge for each in column.edges for edge in each})), column.flagged
         lowest = [-np.inf, *edges, *([np.nan] if missing else [])]  # of each part
-        inputs = np.zeros((len(lowest), column.width), dtype=np.float32)
-        column.write(pd.Series(lowest), inputs)
-        weights = inputs @ weights
+        weights = column.encode(pd.Series(lowest)) @ weights
     elif isinstance(column, Categories):
         texts = column.values
     elif isinstance(column, HashedCategories):

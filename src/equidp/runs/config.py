@@ -15,7 +15,7 @@ from equidp._validate import check_number, check_seed, check_whole
 from equidp.advice.chosen_plan import ChosenPlan, ChosenRun, SettingRow, setting_rows
 from equidp.data import SOURCES, DataSource, DataSplit, Recipe, open_source
 from equidp.data.features import check_not_varied
-from equidp.data.table import EncodedSource, can_be_private
+from equidp.data.table import ColumnSource, can_be_private
 from equidp.engines import NAMES
 from equidp.errors import DataWarning, SettingError
 from equidp.evaluation.metrics import metric_for
@@ -279,18 +279,17 @@ class TrainConfig:
         source, seed = self.data.source(), self.data.seed
         if self.preprocessing is not None:
             source = can_be_private(source)
-        elif not isinstance(source, EncodedSource):
+        elif not isinstance(source, ColumnSource):
             return source.split(seed), None
         rows = source.split_rows(seed)
         if self.preprocessing is not None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DataWarning)  # of columns without rows
                 nothing = replace(rows, train=rows.train[:0], people=None)
-                drawn = encoder or source.private_encoder(nothing, Release(1.0, SeededRandomness(0)))
+                drawn = encoder or source.fit_encoder(nothing, Release(1.0, SeededRandomness(0)))
         else:
-            drawn = encoder or source.exact_encoder(rows)
-        split = rows.encode_split(drawn, source.notes(drawn))
-        return split, drawn
+            drawn = encoder or source.fit_encoder(rows)
+        return rows.encode_split(drawn), drawn
 
     @property
     def preprocessing(self) -> PreprocessingRelease | None:

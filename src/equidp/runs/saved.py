@@ -31,9 +31,9 @@ from equidp.runs.decision import DecisionOptions
 from equidp.runs.folder import ENCODER, MODEL, RUN, RunFolder, check_sums, not_as_written
 from equidp.runs.own_code import check_code
 from equidp.runs.verify import Verification, verify
-from equidp.tables.checks import refuse
+from equidp.tables.checks import refuse, refuse_missing
 from equidp.tables.columns import Columns, blocks, check_names, read_table, written_rows
-from equidp.tables.encode import NumericColumn, TableEncoder, TextColumn
+from equidp.tables.encode import TableEncoder
 from equidp.tables.findings import Level
 from equidp.tables.labels import known_codes
 from equidp.tables.new_file import (
@@ -313,7 +313,7 @@ class FinishedRun:
                 field="table",
             )
         columns, recipe = self.encoder.columns, self.config.data.recipe
-        was_numeric = {each.name: isinstance(each, NumericColumn) for each in columns}
+        was_numeric = {each.name: each.numeric for each in columns}
         was_numeric |= {name: name not in self.encoder.textual for name in further}
         names = list(dict.fromkeys([*(each.name for each in columns), *further]))
         read = read_table(path, recipe, only=names, fewest=1, was_numeric=was_numeric)
@@ -322,11 +322,7 @@ class FinishedRun:
         for note in (*read.notes, *read.sentences(Level.DOUBT)):
             warnings.warn(note, DataWarning, stacklevel=3)
         for each in columns:
-            if (
-                isinstance(each, NumericColumn)
-                and each.name in read.table
-                and read.table[each.name].dtype != float
-            ):
+            if each.numeric and each.name in read.table and read.table[each.name].dtype != float:
                 raise DataError(
                     f"column {each.name!r} holds texts{read.first_text_phrase(each.name)}, where the "
                     "training data had numbers; write them with the marks of the training data, and leave "
@@ -367,12 +363,12 @@ class FinishedRun:
         changed: dict[str, pd.Series] = {}
         for each in self.encoder.columns:
             if each.name not in table:
-                numeric = isinstance(each, NumericColumn)
+                numeric = each.numeric
                 changed[each.name] = pd.Series(
                     np.nan if numeric else None, index=range(len(table)), dtype=float if numeric else object
                 )
-            elif isinstance(each, TextColumn):
-                changed[each.name] = respell_numbers(table[each.name], each.knows_texts)
+            elif not each.numeric:
+                changed[each.name] = respell_numbers(table[each.name], each.knows)
         of_labels = {each["name"]: each["groups"] for each in facts["groupings"]}
         of_labels[str(recipe.target)] = facts["class_names"]
         for name in further:
@@ -392,18 +388,21 @@ class FinishedRun:
         """Raise on values that cannot be encoded, or that tell the model nothing; warn of values that the
         training data did not have."""
         assert self.encoder is not None
-        self.encoder.check(table)
+        if self.encoder.missing == "refuse":
+            refuse_missing(
+                table[[column.name for column in self.encoder.columns]],
+                "The model was trained on rows without any: fill them in, or leave those rows out.",
+            )
+        codes: dict[str, int] = {}
+        unseen: dict[str, int] = {}
         for column in self.encoder.columns:
             cells = table[column.name]
             missing, known = cells.isna().to_numpy(), column.knows(cells)
             if not (column.held_nothing and missing.all()):
-                check_told(column.name, known & ~missing, missing, lacking, column.unknown_phrase)
-        unseen = self.encoder.unseen(table)
-        codes = {
-            column.name: count
-            for column in self.encoder.columns
-            if isinstance(column, NumericColumn) and (count := _count_codes(table[column.name], column))
-        }
+                check_told(column.name, known & ~missing, missing, lacking, column.numeric)
+            of_codes = ~known & (cells.isin(MISSING_NUMBERS).to_numpy() | (not column.numeric))
+            if count := int(of_codes.sum()):
+                (codes if column.numeric else unseen)[column.name] = count
         if codes:
             listed = ", ".join(f"{name!r}: {count:,}" for name, count in codes.items())
             warnings.warn(
@@ -601,8 +600,3 @@ def _same_content(path: Path, other: Path) -> bool:
     if path.is_file() and other.is_file():
         return filecmp.cmp(path, other, shallow=False)
     return path.is_dir() and other.is_dir() and content_digest(path) == content_digest(other)
-
-
-def _count_codes(column: pd.Series, known: NumericColumn) -> int:
-    """Number of cells with a usual code for a missing value, such as -999, far from the training data."""
-    return int((known.far(column) & column.isin(MISSING_NUMBERS)).sum())

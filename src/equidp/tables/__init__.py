@@ -12,7 +12,7 @@ The way of a table, in the order of these modules:
    files.
 6. `labels`, `positive`, `split`: groups and classes as codes; the positive class of two; rows to train and to
    test on.
-7. `encode`, `private_encode`, `release`: inputs of models, from exact or from noisy statistics.
+7. `encode`, `fit`, `release`: inputs of models, from exact or from noisy statistics.
 
 Sources of data, datasets of tensors and people as examples are in `data`, above.
 """

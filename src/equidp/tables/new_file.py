@@ -101,7 +101,7 @@ def closest_column(name: str, others: Sequence[str]) -> str | None:
     return best if best is not None and likeness(best) >= _LIKE else None
 
 
-def check_told(name: str, known: Bools, missing: Bools, lacking: Sequence[str], what: str) -> None:
+def check_told(name: str, known: Bools, missing: Bools, lacking: Sequence[str], numeric: bool) -> None:
     """Raise a DataError if a column tells a model nothing in a file of `FEWEST_ROWS` rows or more.
 
     Args:
@@ -109,7 +109,7 @@ def check_told(name: str, known: Bools, missing: Bools, lacking: Sequence[str], 
         known: cells whose value the model knows, [n].
         missing: cells without a value, [n].
         lacking: columns that may tell nothing.
-        what: what is the matter with cells that are neither.
+        numeric: True for a column of numbers.
     """
     if len(known) < FEWEST_ROWS or name in lacking:
         return
@@ -121,19 +121,22 @@ def check_told(name: str, known: Bools, missing: Bools, lacking: Sequence[str], 
         )
     values = int((~missing).sum())
     if values >= FEWEST_ROWS and not known.any():
+        what = "the training data had none of them"
+        if numeric:
+            what = "all lie far from those of the training data, as in another unit"
         raise DataError(
             f"column {name!r} has {values:,} values, and {what}. Write them as in the training data; {meant}",
             field=name,
         )
 
 
-def is_one_of(known: Sequence[str], texts: Sequence[str]) -> Bools:
+def is_one_of(known: Sequence[str], texts: pd.Series) -> Bools:
     """Return whether each text is one of those known, [n]."""
-    found: Bools = np.isin(texts, known)
+    found: Bools = texts.isin(known).to_numpy()
     return found
 
 
-def respell_numbers(column: pd.Series, knows: Callable[[Sequence[str]], Bools]) -> pd.Series:
+def respell_numbers(column: pd.Series, knows: Callable[[pd.Series], Bools]) -> pd.Series:
     """Return a column of texts with numbers spelled as in training, where one spelling alone is known.
 
     So 1.0 is read as 1: programs write whole numbers so where a cell of the column is missing.
@@ -142,16 +145,22 @@ def respell_numbers(column: pd.Series, knows: Callable[[Sequence[str]], Bools]) 
         column: texts.
         knows: texts -> whether the training data had each.
 
-    >>> respell_numbers(pd.Series(["1.0", "2", "x"]), lambda texts: np.isin(texts, ["1", "2"])).tolist()
+    >>> respell_numbers(pd.Series(["1.0", "2", "x"]), lambda texts: texts.isin(["1", "2"])).tolist()
     ['1', '2', 'x']
     """
     column = column.astype("category")
     texts = [str(text) for text in column.cat.categories]
-    unknown = [text for text, known in zip(texts, knows(texts), strict=True) if not known] if texts else []
+    unknown = [
+        text for text, known in zip(texts, knows(pd.Series(texts, dtype=object)), strict=True) if not known
+    ]
     changed = {}
     for text in unknown:
         spellings = [*dict.fromkeys(_other_spellings(text))]
-        found = [each for each, known in zip(spellings, knows(spellings), strict=True) if known]
+        found = [
+            each
+            for each, known in zip(spellings, knows(pd.Series(spellings, dtype=object)), strict=True)
+            if known
+        ]
         if len(found) == 1:
             changed[text] = found[0]
     if not changed:

@@ -1,4 +1,4 @@
-"""Noisy counts, sums and quantiles of all rows at once: one Gaussian mechanism, spent in parts.
+"""Noisy counts and quantiles of all rows at once: one Gaussian mechanism, spent in parts.
 
 To use one beside a training run: plan it, pay for it, draw it once, and keep what came out.
 
@@ -21,7 +21,7 @@ from equidp._validate import check_number, check_whole
 from equidp.errors import DataError, SettingError
 from equidp.kernel.event import Event
 from equidp.kernel.noise import Randomness
-from equidp.kernel.noisy_sum import add_noise, private_sum
+from equidp.kernel.noisy_sum import add_noise
 
 Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
@@ -50,7 +50,6 @@ class Release:
     | --- | --- |
     | no rows | noise alone, of the same size |
     | a code outside the cells, such as -1 | counts nowhere |
-    | a row of a sum longer than the bound | scaled to it; one that is not finite counts as zero |
     | shares of more than 1 together | SettingError before anything is read |
     | no columns | an empty result, which takes no share |
 
@@ -62,8 +61,6 @@ class Release:
     >>> release = Release(0.1, SeededRandomness(0))
     >>> release.counts(np.array([[0], [1], [1]]), cells=2, share=0.5).values.round()
     array([[1., 2.]])
-    >>> round(release.sums(np.ones((3, 1)), bound=1.0, share=0.5).deviation, 4)
-    0.1414
     """
 
     def __init__(self, noise_multiplier: float, randomness: Randomness) -> None:
@@ -94,16 +91,6 @@ class Release:
         counts = torch.from_numpy(np.bincount(places, minlength=columns * cells).astype(np.float64))
         add_noise([counts], deviation, self._randomness, 1.0)
         return Noisy(counts.numpy().reshape(columns, cells), deviation)
-
-    def sums(self, rows: Floats, *, bound: float, share: float) -> Noisy:
-        """Sum rows, [n, d], each scaled to norm <= bound, which is S; returns [d]."""
-        if not rows.shape[1]:
-            return Noisy(np.zeros(0), 0.0)
-        multiplier = self._multiplier(share)
-        released = private_sum(
-            torch.from_numpy(rows), bound=bound, noise_multiplier=multiplier, randomness=self._randomness
-        )
-        return Noisy(released.numpy(), multiplier * bound)
 
     def _multiplier(self, share: float) -> float:
         """Take a share, and return the noise multiplier of a part that has it."""

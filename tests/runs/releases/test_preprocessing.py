@@ -136,10 +136,10 @@ def test_what_was_drawn_cannot_be_drawn_again(config, tmp_path):
 def test_the_ledger_has_paid_before_the_data_is_read_for_it(config, shared, tmp_path, monkeypatch):
     prepared = prepare(config(ledger=shared))
 
-    def killed(*_):
+    def killed(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(table_module, "private_encoder", killed)
+    monkeypatch.setattr(table_module, "fit_encoder", killed)
     with pytest.raises(KeyboardInterrupt):
         begin(prepared, tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -31,7 +31,7 @@ class PreprocessingRelease(release.Release):
 
     name = PREPROCESSING
     file = "preprocessing.json"
-    audited = ("tables/release.py", "tables/private_encode.py")
+    audited = ("tables/release.py", "tables/fit.py")
 
     preprocessing_share: float = PREPROCESSING_SHARE
 
@@ -74,9 +74,9 @@ class PreprocessingRelease(release.Release):
         source = can_be_private(run.data.source())
         rows = source.split_rows(run.data.seed)
         encoder = run.release(
-            self, lambda noise: source.private_encoder(rows, Release(noise, SystemRandomness()))
+            self, lambda noise: source.fit_encoder(rows, Release(noise, SystemRandomness()))
         )
-        return replace(run, split=rows.encode_split(encoder, source.notes(encoder)), encoder=encoder)
+        return replace(run, split=rows.encode_split(encoder), encoder=encoder)
 
     def card_entries(self) -> dict[str, str]:
         return {"preprocessing": f"private, for a share of {self.preprocessing_share:g} of epsilon"}

@@ -7,14 +7,15 @@ import pytest
 from equidp.errors import DataWarning
 from equidp.kernel.noise import SeededRandomness
 from equidp.tables.encode import CELLS, HashedCategories, Numbers, TableEncoder, hash_texts
-from equidp.tables.private_encode import private_encoder, private_numbers
+from equidp.tables.fit import fit_encoder
 from equidp.tables.release import Release
 
 N = 20_000
 
 
-def drawn(table, *, sigma=10.0, seed=0, bounds=None, missing="refuse"):
-    return private_encoder(table, bounds or {}, missing, Release(sigma, SeededRandomness(seed)))
+def drawn(table, *, sigma=10.0, seed=0, bounds=None, missing="refuse", **options):
+    release = Release(sigma, SeededRandomness(seed))
+    return fit_encoder(table, np.arange(len(table)), bounds or {}, missing, release=release, **options)
 
 
 @pytest.fixture(scope="module")
@@ -88,13 +89,12 @@ def test_missing_numbers_always_have_their_mark_and_missing_texts_are_a_text(peo
 
 def test_public_bounds_are_used_and_leave_the_noise_to_other_columns(people):
     bounded = drawn(people[["age", "year"]], bounds={"age": (0.0, 120.0)})
-    assert bounded.columns[0] == Numbers.scaled_by_bounds("age", 0.0, 120.0)
+    assert bounded.columns[0] == Numbers("age", 0.0, 120.0, 0.0, 120.0, 0.5)
     assert bounded.columns[1] == drawn(people[["year"]]).columns[0]
 
 
 def test_a_range_is_scaled_to_0_and_1_where_no_deviation_is_wanted(people):
-    release = Release(10.0, SeededRandomness(0))
-    column = private_numbers(people[["age"]], release, share=1.0, standardised=False)["age"]
+    column = drawn(people[["age"]], standardised=False).columns[0]
     assert (column.shift, column.scale, column.fill) == (column.low, column.high - column.low, 0.5)
 
 
