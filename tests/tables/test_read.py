@@ -100,7 +100,7 @@ def test_what_stands_before_and_between_rows_changes_nothing(content, tmp_path):
         (
             "p.csv",
             "\n".join([LINES[0], *(f"{line}," for line in LINES[1:])]),
-            ("row 1 has 5 columns", "header 4", "empty"),
+            ("row 1 has 5 columns", "header 4", "ends of rows"),
         ),
         (
             "p.csv",
@@ -116,7 +116,7 @@ def test_what_stands_before_and_between_rows_changes_nothing(content, tmp_path):
         ("p.csv", "sep=;\n" + TEXT.replace(",", ";"), ("'sep=;' is one column", 'sep = ";"')),
         ("p.csv", "sep=,\n" + TEXT, ("column 2 has no name", "before the header")),
         ("p.csv", gzip.compress(TEXT.encode()), ("byte 2 is not UTF-8",)),
-        ("p.csv.gz", TEXT.encode(), ("gzip",)),
+        ("p.csv.gz", TEXT.encode(), ("cannot be read",)),
         ("p.csv", b"PK\x03\x04\x14\0rest", ("holds bytes that are zero",)),
         ("p.csv", '[\n {"age": 20}]', ("unknown column",)),
         ("p.csv", "<!DOCTYPE html>\n" + TEXT, ("row 1 has 4 columns", "'<!DOCTYPE html>'")),
@@ -176,19 +176,12 @@ def test_chosen_columns_of_a_wide_file_with_quotes_are_read_whole(tmp_path, monk
 
 @pytest.mark.soak
 @pytest.mark.parametrize("dropped", [(), ("job",)])
-def test_rows_between_stray_quotes_are_refused_and_fewer_of_them_are_named(dropped, tmp_path):
+def test_rows_between_stray_quotes_are_refused(dropped, tmp_path):
     path, recipe = tmp_path / "p.csv", RECIPE.with_changes({"drop": dropped})
-    for last, expected in (
-        (30, "holds in row 11 a cell of 21 lines"),
-        (11, "holds in 1 row a cell of lines that look like rows of the table, the first in row 11"),
-    ):
-        rows = LINES[1:]
-        rows[10], rows[last] = '30,"cook,F,yes', '40,clerk",M,no'
-        path.write_text("\n".join([LINES[0], *rows]) + "\n")
-        found = read(path, recipe)
-        said = found if isinstance(found, str) else " ".join(found[2])
-        assert expected in said
-        assert "'job'" in said
+    rows = LINES[1:]
+    rows[10], rows[30] = '30,"cook,F,yes', '40,clerk",M,no'
+    path.write_text("\n".join([LINES[0], *rows]) + "\n")
+    assert "column 'job' holds in row 11 a cell of 21 lines" in read(path, recipe)
 
 
 @pytest.mark.soak
@@ -351,9 +344,9 @@ def test_a_new_file_has_a_separator_and_a_charset_of_its_own(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no pipes in folders")
-def test_a_pipe_is_refused_where_it_would_be_read_twice(tmp_path):
+def test_a_pipe_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe.csv")
-    with raises_field(DataError, "path", "only once"):
+    with raises_field(DataError, "path", "write it to one"):
         inspect_table(tmp_path / "pipe.csv")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import filecmp
 import itertools
 import json
 import os
@@ -46,7 +45,7 @@ from equidp.tables.new_file import (
     respell_numbers,
 )
 from equidp.tables.parse import MISSING_NUMBERS
-from equidp.tables.read import check_read_twice, content_digest, names_of
+from equidp.tables.read import names_of
 from equidp.training.device import chosen_device
 from equidp.training.resolved import ResolvedPlan
 from equidp.training.run import Run, RunFacts
@@ -253,7 +252,6 @@ class FinishedRun:
         """Return the columns to give beside the predictions, in the same batches."""
         if path is None:
             raise SettingError(f"keep={','.join(columns)} names columns of a table; give the table too.")
-        check_read_twice(path, "keep reads it again")
         recipe = self.config.data.recipe
         check_names(names_of(path, recipe), {"keep": columns})
         return written_rows(path, recipe, columns, ROWS)
@@ -435,18 +433,13 @@ class FinishedRun:
             SettingError: the run was not trained on a table.
         """
         examples = self._read_examples(path, lacking)
-        if _same_content(path, Path(self.config.data.name)):
-            which = "is the file that the run was trained on, or a copy: most of its rows"
-        elif shared := self._count_trained(examples):
-            which = f"has rows that the run was trained on: {shared:,} of {len(examples):,}"
-        else:
-            return examples
-        warnings.warn(
-            f"{os.fspath(path)!r} {which} are training examples, and tell nothing of new people. Leave it "
-            "out to test on the rows that were held out.",
-            DataWarning,
-            stacklevel=2,
-        )
+        if shared := self._count_trained(examples):
+            warnings.warn(
+                f"{os.fspath(path)!r} has rows that the run was trained on: {shared:,} of {len(examples):,}. "
+                "They tell nothing of new people. Leave it out to test on the rows that were held out.",
+                DataWarning,
+                stacklevel=2,
+            )
         return examples
 
     def _count_trained(self, examples: GroupedDataset) -> int:
@@ -593,10 +586,3 @@ def _unseen_clause(encoder: TableEncoder) -> str:
     if encoder.private:
         return "that the training data did not, or too few rows of it for private preprocessing to keep"
     return "that the training data did not"
-
-
-def _same_content(path: Path, other: Path) -> bool:
-    """Return True if two files, or two folders of files, have the same content."""
-    if path.is_file() and other.is_file():
-        return filecmp.cmp(path, other, shallow=False)
-    return path.is_dir() and other.is_dir() and content_digest(path) == content_digest(other)

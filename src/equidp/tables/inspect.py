@@ -25,7 +25,7 @@ from equidp.tables.copies import copies_sentences, find_copies
 from equidp.tables.findings import USUAL_ROWS_PER_PERSON, Finding, Kind, Level, phrase, sentence
 from equidp.tables.parse import MANY_CATEGORIES, RARE_ROWS, Parsed, parse
 from equidp.tables.positive import named_positive
-from equidp.tables.read import check_read_twice, notes_of, read, with_format
+from equidp.tables.read import notes_of, read, with_format
 from equidp.tables.recipe import DATE, TEXT, Recipe, toml_key, toml_value
 from equidp.tables.signals import Signal, rank_signals
 
@@ -193,7 +193,6 @@ def inspect_table(path: str | PathLike[str], recipe: Recipe = Recipe()) -> Table
     {'drop': ['id'], 'sep': ';', 'columns': {'lab': {'decimal': ','}}}
     """
     file = Path(path)
-    check_read_twice(file, "equidp inspect finds separator and charset first")
     recipe = with_format(file, recipe)
     cells = read(file, recipe)
     for note in notes_of(cells):

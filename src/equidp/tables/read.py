@@ -6,13 +6,10 @@ they mean is for `parse`. `with_format` finds separator and charset of a CSV fil
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +27,7 @@ with require_extra("tables"):
 PARQUET = (".parquet", ".pq")
 SEPARATORS = ",;\t|"
 _RARE_SEPARATORS = " :^~"
-_COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+_COMPRESSED = (".gz", ".bz2", ".zst")
 _BLOCK = 2**24
 """Bytes of a CSV file that are parsed at a time: no row may be longer."""
 _SAMPLE = 2**20
@@ -43,7 +40,10 @@ _NAMELESS = (
 )
 _UTF_16 = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 _QUOTED_AFTER_BLANK = r'^ +"(.*)" *$'
-_BEFORE_THE_HEADER = "Remove lines that stand before the header, and separators at the ends of rows"
+_AROUND_ROWS = (
+    "Remove lines that stand before the header, and separators at the ends of rows; write cells with line "
+    "ends between double quotes"
+)
 
 
 def is_file_name(name: str) -> bool:
@@ -84,7 +84,7 @@ def read(path: Path, recipe: Recipe = Recipe(), choose: Callable[[list[str]], li
     >>> read(path, Recipe(sep=";")).to_pylist()
     [{'zip': '01067', 'age': '44'}]
     """
-    with readable(path):
+    with _readable(path):
         if path.is_dir() or is_parquet(path.name):
             stored = _open_parquet(path)
             _check_distinct(path, names := _parquet_names(stored.schema))
@@ -92,44 +92,33 @@ def read(path: Path, recipe: Recipe = Recipe(), choose: Callable[[list[str]], li
             table.validate(full=True)  # texts that are not UTF-8 would fail later, where they are first used
             return table
         text = _utf8(_content(path), recipe.charset)
-        _check_distinct(path, names := _header(text, recipe.sep))
-        return _csv_cells(text, recipe.sep, names, choose)
+        table, wrong = _parse(text, recipe.sep)
+        _check_distinct(path, names := _header(table, recipe.sep))
+        if wrong:
+            raise ValueError(_wrong_width(wrong, names))
+        table = table.slice(1).rename_columns(names)
+        if text.count(b"\n") > table.num_rows + 1:  # within cells, or between rows
+            _check_quotes(table, text, recipe.sep)
+        table = table.select(choose(names))
+        if f'{recipe.sep} "'.encode() in text:  # Arrow keeps quotes after a blank
+            for place, name in enumerate(table.column_names):
+                plain = pc.replace_substring_regex(table[name], _QUOTED_AFTER_BLANK, r"\1")
+                table = table.set_column(place, name, plain)
+        return table
 
 
 def notes_of(cells: pa.Table) -> tuple[str, ...]:
-    """Return sentences on the file that cells were read from: a nameless column, rows between quotes."""
-    nameless = (_NAMELESS,) if "" in cells.column_names else ()
-    return (*nameless, *json.loads((cells.schema.metadata or {}).get(b"equidp", b"[]")))
+    """Return a sentence on a nameless column of the file that cells were read from, if there is one."""
+    return (_NAMELESS,) if "" in cells.column_names else ()
 
 
 def names_of(path: Path, recipe: Recipe) -> list[str]:
     """Return the names of all columns of a file."""
-    with readable(path):
-        if path.is_dir() or is_parquet(path.name):
-            return _parquet_names(_open_parquet(path).schema)
-        return [name for name in _header(_utf8(_content(path), recipe.charset), recipe.sep) if name]
-
-
-def check_read_twice(path: Path, why: str) -> None:
-    """Raise where a file can be read once only, such as a pipe; `why` says what needs it twice."""
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        raise DataError(
-            f"{path} can be read only once, and {why}: write it to a file, and give that.", field="path"
-        )
-
-
-def content_digest(path: Path) -> str:
-    """Return a checksum of a file, or of all files of a folder with their names."""
-    digest = hashlib.sha256()
-    for each in sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]:
-        digest.update(f"{os.path.relpath(each, path)}:{each.stat().st_size}:".encode())
-        with each.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()
+    return [name for name in read(path, recipe).column_names if name]
 
 
 @contextmanager
-def readable(path: Path) -> Iterator[None]:
+def _readable(path: Path) -> Iterator[None]:
     """Turn all that can be wrong with a file into one DataError."""
     try:
         yield
@@ -149,7 +138,7 @@ def readable(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _check_distinct(path: Path, names: Iterable[str]) -> None:
+def _check_distinct(path: Path, names: list[str]) -> None:
     repeated = sorted(name for name, times in Counter(names).items() if times > 1)
     if repeated:
         listed = ", ".join(map(repr, repeated[:5])) + f", and {len(repeated) - 5} more" * (len(repeated) > 5)
@@ -164,14 +153,11 @@ def _check_distinct(path: Path, names: Iterable[str]) -> None:
 
 def _content(path: Path) -> bytes:
     """Return the bytes of a file, unpacked where its name says that it is compressed."""
-    with path.open("rb") as file:
-        if codec := _COMPRESSED.get(path.suffix.lower()):
-            try:
-                unpacked: bytes = pa.CompressedInputStream(pa.PythonFile(file), codec).read()
-            except OSError as error:
-                raise ValueError(f"it is not packed by {codec}, or not whole") from error
-            return unpacked
-        return file.read()
+    if path.exists() and not path.is_file():
+        raise ValueError("it is no file, and is read several times; write it to one")
+    with pa.input_stream(str(path), compression="detect") as file:
+        content: bytes = file.read()
+    return content
 
 
 def _utf8(content: bytes, charset: str) -> bytes:
@@ -186,33 +172,34 @@ def _utf8(content: bytes, charset: str) -> bytes:
         raise ValueError(
             f"it holds bytes that are zero: no text, or one that needs charset in [table], such as {likely}"
         )
-    blank = re.match(rb"([ \t]*(\r\n|\r|\n))*", text)
-    text = text[blank.end() :] if blank and blank.end() else text
+    text = re.sub(rb"\A([ \t]*(\r\n|\r|\n))+", b"", text)
+    if not text.strip():
+        raise ValueError("it is empty")
     return text if re.search(b"[\r\n]", text) else text + b"\n"
 
 
-def _options(sep: str, handler: Callable[[Any], str]) -> dict[str, Any]:
-    """Options of Arrow's reader: all cells are texts, and the header is a row as others are."""
-    return {
-        "read_options": csv.ReadOptions(use_threads=False, block_size=_BLOCK, autogenerate_column_names=True),
-        "parse_options": csv.ParseOptions(
-            delimiter=sep, newlines_in_values=True, invalid_row_handler=handler
-        ),
-        "convert_options": csv.ConvertOptions(
-            default_column_type=pa.large_string(), strings_can_be_null=False
-        ),
-    }
+def _parse(text: bytes, sep: str) -> tuple[pa.Table, list[Any]]:
+    """Return all cells as texts, the header as a first row; and the rows of another width."""
+    wrong: list[Any] = []
+
+    def skip(row: Any) -> str:
+        wrong.extend([row] if row.text.strip() else [])
+        return "skip"
+
+    table = csv.read_csv(
+        pa.BufferReader(text),
+        csv.ReadOptions(use_threads=False, block_size=_BLOCK, autogenerate_column_names=True),
+        csv.ParseOptions(delimiter=sep, newlines_in_values=True, invalid_row_handler=skip),
+        csv.ConvertOptions(default_column_type=pa.large_string(), strings_can_be_null=False),
+    )
+    return table, wrong
 
 
-def _header(text: bytes, sep: str) -> list[str]:
-    if not text.strip():
-        raise ValueError("it is empty")
-    with csv.open_csv(pa.BufferReader(text), **_options(sep, lambda _: "skip")) as file:
-        cells = file.read_next_batch().slice(0, 1)
-    names = [re.sub(_QUOTED_AFTER_BLANK, r"\1", column[0].as_py()).strip() for column in cells]
+def _header(table: pa.Table, sep: str) -> list[str]:
+    names = [re.sub(_QUOTED_AFTER_BLANK, r"\1", column[0].as_py()).strip() for column in table.columns]
     if not all(names[1:]) or names == [""]:
         place = (names.index("", 1) if len(names) > 1 else 0) + 1
-        raise ValueError(f"column {place} has no name in the header; give it one. {_BEFORE_THE_HEADER}")
+        raise ValueError(f"column {place} has no name in the header; give it one. {_AROUND_ROWS}")
     others = [mark for mark in SEPARATORS if mark in names[0]]
     if len(names) == 1 and others:
         remedy = f"if {others[0]!r} separates, give sep = {toml_value(others[0])} in [table]"
@@ -222,86 +209,35 @@ def _header(text: bytes, sep: str) -> list[str]:
     return names
 
 
-def _csv_cells(text: bytes, sep: str, names: list[str], choose: Callable[[list[str]], list[str]]) -> pa.Table:
-    wrong: list[Any] = []
-
-    def skip(row: Any) -> str:
-        wrong.extend([row] if row.text.strip() else [])
-        return "skip"
-
-    options = _options(sep, skip)
-    chosen: list[str] = []
-    try:
-        chosen = choose(names)
-    except DataError:  # an unknown column: is the first line no header? A longer row says that it is not
-        csv.read_csv(pa.BufferReader(text), **options)
-        if wrong:
-            raise ValueError(_wrong_width(wrong, names, sep)) from None
-        raise
-    options["convert_options"].include_columns = [f"f{names.index(name)}" for name in chosen]
-    table = csv.read_csv(pa.BufferReader(text), **options)
-    if wrong:
-        raise ValueError(_wrong_width(wrong, names, sep))
-    table = table.rename_columns(chosen).slice(1)
-    if f'{sep} "'.encode() in text:  # Arrow keeps quotes after a blank
-        for place, name in enumerate(chosen):
-            plain = pc.replace_substring_regex(table[name], _QUOTED_AFTER_BLANK, r"\1")
-            table = table.set_column(place, name, plain)
-    notes: list[str] = []
-    if text.count(b"\n") > table.num_rows + 1:  # within cells, or between rows
-        whole = table
-        if chosen != names:
-            options["convert_options"].include_columns = []
-            whole = csv.read_csv(pa.BufferReader(text), **options).rename_columns(names).slice(1)
-        last_row = whole.slice(max(0, whole.num_rows - 1)).to_pylist()
-        if text.count(b'"') % 2 and any("\n" in cell for row in last_row for cell in row.values()):
-            raise ValueError(f"a double quote in row {whole.num_rows:,} is never closed; close or remove it")
-        notes = _rows_in_cells(whole, sep)
-    return table.replace_schema_metadata({"equidp": json.dumps(notes)})
-
-
-def _rows_in_cells(table: pa.Table, sep: str) -> list[str]:
-    """Return a sentence for each column with cells whose lines are a row from this column on, whole rows, and
-    a row up to this column: stray double quotes make one cell of several rows.
-
-    Raises:
-        ValueError: a whole row stands in such a cell.
-    """
-    notes, width = [], table.num_columns - 1
-    for place, name in enumerate(table.column_names):
-        like_rows = []
-        for at in pc.indices_nonzero(pc.match_substring(table[name], "\n")).to_pylist():
-            lines = re.split("\r\n|\r|\n", table[name][at].as_py())
-            first, *within, last = [line.count(sep) for line in lines]
-            if width and (first, last) == (width - place, place) and set(within) <= {width}:
-                like_rows.append(at + 1)
-                if len(lines) > _FEW_LINES:
-                    raise ValueError(
-                        f"column {name!r} holds in row {at + 1:,} a cell of {len(lines)} lines that look "
-                        "like rows of the table: remove the stray double quotes before and after them"
-                    )
-        if like_rows:
-            rows = count_text(len(like_rows), "row")
-            notes.append(
-                f"column {name!r} holds in {rows} a cell of lines that look like rows of the table, the "
-                f"first in row {like_rows[0]:,}; if double quotes stand there by mistake, these rows are "
-                "lost: remove them."
-            )
-    return notes
-
-
-def _wrong_width(wrong: Sequence[Any], names: Sequence[str], sep: str) -> str:
+def _wrong_width(wrong: list[Any], names: list[str]) -> str:
     row, more = wrong[0], f", as have {len(wrong) - 1:,} more rows" * (len(wrong) > 1)
     place = f"row {row.number - 1:,}"
     if row.text.count('"') % 2 and "\n" in row.text:
         return f"a double quote in {place} or later is never closed; close or remove it"
     header = f" ({names[0]!r})" if len(names) == 1 else ""
     widths = f"{place} has {count_text(row.actual_columns, 'column')}, and the header{header} {len(names)}"
-    if row.actual_columns < len(names):
-        return f"{widths}{more}; write all of them, and cells with line ends between double quotes"
-    blank = row.actual_columns == len(names) + 1 and row.text.rstrip().endswith(sep)
-    reason = "one is empty at its end" if blank else "what they are, the header does not say"
-    return f"{widths}{more}; {reason}. {_BEFORE_THE_HEADER}"
+    return f"{widths}{more}. {_AROUND_ROWS}"
+
+
+def _check_quotes(table: pa.Table, text: bytes, sep: str) -> None:
+    """Refuse double quotes by mistake, which make one cell of several rows.
+
+    The lines of such a cell are a row from this column on, whole rows, and a row up to this column.
+    """
+    last_row = table.slice(max(0, table.num_rows - 1)).to_pylist()
+    if text.count(b'"') % 2 and any("\n" in cell for row in last_row for cell in row.values()):
+        raise ValueError(f"a double quote in row {table.num_rows:,} is never closed; close or remove it")
+    width = table.num_columns - 1
+    for place, name in enumerate(table.column_names):
+        for at in pc.indices_nonzero(pc.match_substring(table[name], "\n")).to_pylist():
+            lines = re.split("\r\n|\r|\n", table[name][at].as_py())
+            first, *within, last = [line.count(sep) for line in lines]
+            like_rows = (first, last) == (width - place, place) and set(within) <= {width}
+            if width and like_rows and len(lines) > _FEW_LINES:
+                raise ValueError(
+                    f"column {name!r} holds in row {at + 1:,} a cell of {len(lines)} lines that look like "
+                    "rows of the table: remove the stray double quotes before and after them"
+                )
 
 
 def with_format(path: Path, recipe: Recipe) -> Recipe:
@@ -312,10 +248,11 @@ def with_format(path: Path, recipe: Recipe) -> Recipe:
     """
     if path.is_dir() or is_parquet(path.name):
         return recipe
-    with readable(path):
+    with _readable(path):
         content = _content(path)
         charset = _charset(content, recipe.charset)
         text = _utf8(content, charset)[:_SAMPLE]
+    text = text[: text.rfind(b"\n") + 1] if len(text) == _SAMPLE else text
     for marks in ((recipe.sep,), SEPARATORS, _RARE_SEPARATORS):
         widths = {mark: _width(text, mark) for mark in marks}
         best = max(widths, key=lambda mark: widths[mark])
@@ -325,36 +262,23 @@ def with_format(path: Path, recipe: Recipe) -> Recipe:
 
 
 def _charset(content: bytes, first: str) -> str:
-    marked = _UTF_16.get(content[:2])
-    if marked is None and b"\0" in content[:2]:
-        marked = "utf-16-be" if content.startswith(b"\0") else "utf-16-le"
-    for charset in (*filter(None, [marked]), first, "utf-8", "cp1252"):
-        try:
-            text = content.decode(charset)
-        except UnicodeDecodeError:
-            continue
-        # Latin-1 decodes anything; its control characters are letters and quotes in Windows' code page.
-        if charset != "cp1252" or re.search("[\x80-\x9f]", content.decode("latin-1")):
+    for charset in (_UTF_16.get(content[:2], first), first, "utf-8"):
+        with suppress(UnicodeDecodeError):
+            content.decode(charset)
             return charset
-        del text
-    return "latin-1"
+    # Latin-1 decodes anything; its control characters are letters and quotes in Windows' code page.
+    windows = re.search(rb"[\x80-\x9f]", content) and not re.search(rb"[\x81\x8d\x8f\x90\x9d]", content)
+    return "cp1252" if windows else "latin-1"
 
 
 def _width(text: bytes, sep: str) -> int:
     """Return the number of columns that a separator gives in every row; 0 where it differs."""
-    wrong: list[str] = []
-
-    def skip(row: Any) -> str:
-        if row.text.strip() and row.text.count('"') % 2 == 0:  # the sample may end within a cell
-            wrong.append(row.text)
-        return "skip"
-
-    end = text.rfind(b"\n") + 1 if len(text) == _SAMPLE else len(text)
     try:
-        table = csv.read_csv(pa.BufferReader(text[:end]), **_options(sep, skip))
+        table, wrong = _parse(text, sep)
     except pa.ArrowException:
         return 0
-    return 0 if wrong else table.num_columns
+    whole = [row for row in wrong if row.text.count('"') % 2 == 0]  # the sample may end within a cell
+    return 0 if whole else int(table.num_columns)
 
 
 # --------------------------------------------------------------------------------------------------- Parquet
