@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import equidp
+from equidp.data import class_counts
 from equidp.errors import BudgetError, PrivacyWarning, SettingError
-from equidp.estimator import classifier
 from equidp.kernel.epsilon import epsilon as epsilon_of
 from equidp.ledger.renyi import renyi_epsilon
 from equidp.losses import Loss
@@ -48,7 +48,7 @@ def drawn(monkeypatch):
         draws.append((codes, noise_multiplier))
         return private_counts(codes, cells, noise_multiplier=noise_multiplier, randomness=randomness)
 
-    monkeypatch.setattr(classifier, "private_counts", watched)
+    monkeypatch.setattr(class_counts, "private_counts", watched)
     return draws
 
 
@@ -139,7 +139,7 @@ def test_counts_are_charged_before_they_are_drawn_and_stay_charged(monkeypatch):
     def stopped(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(classifier, "private_counts", stopped)
+    monkeypatch.setattr(class_counts, "private_counts", stopped)
     model = quick(epsilon=2.0, delta=DELTA)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, y)

@@ -11,7 +11,7 @@ from equidp.data.dataset import GroupedDataset
 from equidp.data.people import first_rows
 from equidp.errors import SettingError
 from equidp.kernel.noise import Randomness
-from equidp.tables.release import balanced_weights, private_counts
+from equidp.tables.release import private_counts
 
 
 def count_classes(
@@ -36,7 +36,9 @@ def count_classes(
 
 
 def balanced_class_weights(counts: Mapping[str, float], noise_multiplier: float) -> dict[str, float]:
-    """Return weights that give each class the same part in the loss.
+    """Return weights that give each class the same part in the loss: n / (K count).
+
+    A count below the deviation of its noise is taken to be that, so that noise makes no weight enormous.
 
     Args:
         counts: from `count_classes`.
@@ -45,8 +47,9 @@ def balanced_class_weights(counts: Mapping[str, float], noise_multiplier: float)
     >>> balanced_class_weights({"no": 75.0, "yes": 25.0}, 0.0)
     {'no': 0.6666666666666666, 'yes': 2.0}
     """
-    weights = balanced_weights(np.array(list(counts.values())), noise_multiplier or 1.0)
-    return dict(zip(counts, weights.tolist(), strict=True))
+    known = {name: max(count, noise_multiplier or 1.0) for name, count in counts.items()}
+    total = sum(known.values())
+    return {name: total / (len(known) * count) for name, count in known.items()}
 
 
 def check_balanced(balanced: bool, class_weight: Any) -> None:

@@ -104,48 +104,7 @@ class GroupedDataset:
 
     def __post_init__(self) -> None:
         n = _number_of_examples(self.inputs)
-        for label, column in (("targets", self.targets), ("groups", self.groups)):
-            if not isinstance(column, Tensor):
-                raise DataError(
-                    f"{label} are a {type(column).__name__}; expected one tensor, [n]. Several targets for "
-                    "each example come from a torch Dataset, or a list, of (input, targets, group).",
-                    field=label,
-                )
-        expected = (n,) if self.rows is None else (n, self.rows)
-        for label, column, shape in (("targets", self.targets, expected), ("groups", self.groups, (n,))):
-            if column.shape != shape:
-                raise DataError(
-                    f"{label} has shape {tuple(column.shape)} beside {n} inputs; expected {shape}.",
-                    field=label,
-                )
-        for each in tensors(self.inputs) if self.rows is not None else ():
-            if each.shape[1:2] != (self.rows,) or not self.rows:
-                raise DataError(
-                    f"targets have {self.rows} rows an example, and inputs the shape {list(each.shape)}; "
-                    "expected [n, rows, ...], with at least one row.",
-                    field="targets",
-                )
-        if self.people is not None and (self.people.shape != (n,) or self.people.dtype != torch.int64):
-            given = f"{self.people.dtype} of shape {tuple(self.people.shape)}"
-            raise DataError(
-                f"people are {given} beside {n} examples; expected torch.int64, {(n,)}.", field="people"
-            )
-        if self.row_groups is not None and (
-            self.rows is None
-            or self.row_groups.shape != (n, self.rows)
-            or self.row_groups.dtype != torch.int64
-        ):
-            given = f"{self.row_groups.dtype} of shape {tuple(self.row_groups.shape)}"
-            raise DataError(
-                f"row_groups are {given} beside {n} examples; expected torch.int64, {expected}, of examples "
-                "with several rows.",
-                field="row_groups",
-            )
-        if self.groups.dtype != torch.int64:
-            raise DataError(
-                f"groups has dtype {self.groups.dtype}; expected torch.int64 indices of groups.",
-                field="groups",
-            )
+        self._check_columns(n)
         for name in ("group_names", "class_names"):
             if isinstance(given := getattr(self, name), str):
                 raise DataError(f"{name} is the text {given!r}; expected a tuple of names.", field=name)
@@ -155,21 +114,17 @@ class GroupedDataset:
                 f"differ, none of them {ALL!r}, which stands for all groups together. Rename it.",
                 field="group_names",
             )
-        for label, kind, column, names in (
-            ("groups", "group", self.groups, self.group_names),
-            ("targets", "class", self.targets, self.class_names),
+        for label, column, names in (
+            ("groups", self.groups, self.group_names),
+            ("targets", self.targets, self.class_names),
         ):
             if n and (int(column.min()) < 0 or int(column.max()) >= len(names)):
                 raise DataError(
                     f"{label} reach from {int(column.min())} to {int(column.max())}, but there are "
-                    f"{len(names)} {kind} names; number {'groups' if kind == 'group' else 'classes'} from 0.",
+                    f"{len(names)} names; number them from 0.",
                     field=label,
                 )
         if self.weights is not None:
-            if self.weights.shape != expected:
-                raise DataError(
-                    f"weights have shape {tuple(self.weights.shape)}; expected {expected}.", field="weights"
-                )
             check_weights(self.weights.cpu().double().numpy().reshape(-1), "the dataset", "weights")
         for each in tensors(self.inputs):
             if each.is_floating_point() and (bad := _not_finite(each)):
@@ -177,6 +132,38 @@ class GroupedDataset:
                     f"inputs hold NaN or infinite values in {bad} of {n} examples; drop, fill or encode them "
                     "first.",
                     field="inputs",
+                )
+
+    def _check_columns(self, n: int) -> None:
+        """Raise unless each column is a tensor of the shape and type that go with n inputs."""
+        rows = self.targets.shape[1:2] if isinstance(self.targets, Tensor) else ()
+        for label, shape, dtype in (
+            ("targets", (n, *rows), None),
+            ("groups", (n,), torch.int64),
+            ("weights", (n, *rows), None),
+            ("people", (n,), torch.int64),
+            ("row_groups", (n, *rows) if rows else None, torch.int64),
+        ):
+            column: Any = getattr(self, label)
+            if column is None and label not in ("targets", "groups"):
+                continue
+            given = f"{list(column.shape)} {column.dtype}" if isinstance(column, Tensor) else type(column)
+            if (
+                not isinstance(column, Tensor)
+                or column.shape != shape
+                or (dtype or column.dtype) != column.dtype
+            ):
+                raise DataError(
+                    f"{label} are {given} beside {n} inputs; expected a tensor of shape {shape}"
+                    f"{f' and {dtype}' if dtype else ''}.",
+                    field=label,
+                )
+        for each in tensors(self.inputs) if rows else ():
+            if each.shape[1:2] != rows or not rows[0]:
+                raise DataError(
+                    f"targets have {rows[0]} rows an example, and inputs the shape {list(each.shape)}; "
+                    "expected [n, rows, ...], with at least one row.",
+                    field="targets",
                 )
 
     def __len__(self) -> int:
@@ -332,34 +319,19 @@ class GroupedDataset:
 
 def _find_places(indices: Any, count: int) -> Tensor:
     """Return the places of examples at indices, [m], from 0 to count - 1; see `GroupedDataset.subset`."""
-    if isinstance(indices, slice):
-        return torch.arange(count)[indices]
     try:
-        places = torch.as_tensor(indices)
-    except (TypeError, ValueError, RuntimeError) as error:
+        chosen = indices if isinstance(indices, slice) else torch.as_tensor(indices)
+        if isinstance(chosen, Tensor) and (chosen.dim() != 1 or chosen.dtype == torch.uint8):
+            raise TypeError(f"{list(chosen.shape)} {chosen.dtype}")
+        if isinstance(chosen, Tensor) and not len(chosen):
+            chosen = chosen.long()
+        return torch.arange(count)[chosen]
+    except (TypeError, ValueError, RuntimeError, IndexError) as error:
         raise DataError(
-            f"indices are a {type(indices).__name__} ({error}); expected whole numbers, a mask of {count} "
-            "examples, or a slice.",
+            f"indices cannot be taken ({error}); expected int64, [m], from {-count} to {count - 1}, a mask, "
+            f"[{count}], or a slice.",
             field="indices",
         ) from None
-    if places.dtype == torch.bool and places.shape == (count,):
-        return places.nonzero()[:, 0]
-    no_numbers = places.dtype in (torch.bool, torch.uint8)  # torch takes bytes for a mask, NumPy for places
-    whole = not (no_numbers or places.is_floating_point() or places.is_complex())
-    if places.dim() != 1 or not (whole or not len(places)):
-        raise DataError(
-            f"indices have shape {tuple(places.shape)} and type {places.dtype}; expected int64, [m], or a "
-            f"mask of bool, [{count}].",
-            field="indices",
-        )
-    places = places.to(torch.int64)
-    beyond = (places < -count) | (places >= count)
-    if bool(beyond.any()):
-        raise DataError(
-            f"index {int(places[beyond][0])} is beyond {count} examples; expected {-count} to {count - 1}.",
-            field="indices",
-        )
-    return torch.where(places < 0, places + count, places)
 
 
 @final

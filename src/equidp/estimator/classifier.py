@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from equidp._extras import require_extra
 from equidp._validate import unknown_name
 from equidp.accounting.planned import COUNTS, check_share
+from equidp.data.class_counts import balanced_class_weights, count_classes
 from equidp.data.dataset import GroupedDataset
-from equidp.data.people import first_rows
 from equidp.data.table import COUNTS_SHARE
 from equidp.errors import DataError, PrivacyWarning, SettingError
 from equidp.estimator.inputs import (
@@ -37,7 +37,6 @@ from equidp.kernel.event import EventCounts
 from equidp.ledger.ledger import Ledger
 from equidp.ledger.renyi import renyi_epsilon
 from equidp.losses import Loss
-from equidp.tables.release import balanced_weights, private_counts
 from equidp.training.build import build, build_model
 from equidp.training.device import chosen_device
 from equidp.training.optimizers import ADAM_RATE
@@ -422,19 +421,14 @@ class _BalancedWeights(Release):
         return super().charges(resolved) if resolved.plan.private else ()
 
     def before(self, trainer: Trainer) -> None:
-        classes = first_rows(trainer.train).targets.numpy()
-        weights = Loss.of(trainer.loss).class_weights
+        weights, noise = Loss.of(trainer.loss).class_weights, 0.0
         assert weights is not None
         if trainer.resolved.plan.private:
-            deviation = trainer.resolved.noise_of(self)
-
-            def draw(noise: float) -> Any:
-                source = trainer.randomness
-                counts = private_counts(classes, len(weights), noise_multiplier=noise, randomness=source)
-                return counts.tolist()
-
-            counts = np.array(trainer.release(self, draw))
+            noise = trainer.resolved.noise_of(self)
+            counts = trainer.release(
+                self, lambda noise: count_classes(trainer.train, noise, trainer.randomness)
+            )
         else:
-            counts, deviation = np.bincount(classes, minlength=len(weights)).astype(np.float64), 1.0
-        balanced = torch.from_numpy(balanced_weights(counts, deviation))
+            counts = count_classes(trainer.train)
+        balanced = torch.tensor(list(balanced_class_weights(counts, noise).values()), dtype=torch.float64)
         weights.copy_(balanced / balanced.max())

@@ -133,19 +133,6 @@ def private_counts(codes: Codes, cells: int, *, noise_multiplier: float, randomn
     return counts
 
 
-def balanced_weights(counts: Floats, noise_multiplier: float) -> Floats:
-    """Weights that give each class the same part in the loss: n / (K count), from released counts alone.
-
-    A count below the deviation of its noise is taken to be that, so that noise makes no weight enormous.
-
-    >>> balanced_weights(np.array([900.0, 100.0]), noise_multiplier=5.0).round(2)
-    array([0.56, 5.  ])
-    """
-    known = np.maximum(counts, noise_multiplier)
-    weights: Floats = known.sum() / (len(known) * known)
-    return weights
-
-
 def private_quantile(
     values: Floats,
     quantile: float,
