@@ -322,7 +322,7 @@ def source_parts(source: DataSource) -> list[Any]:
         return [*own, *source_parts(source.source)]
     if isinstance(source, ValidationPart):
         return source_parts(source.source)
-    part = source.part if isinstance(source, OwnSource) else source
+    part = source.source if isinstance(source, OwnSource) else source
     return [part if isinstance(part, type) else type(part)]
 
 

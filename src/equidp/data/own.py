@@ -31,20 +31,16 @@ class OwnSource:
         _ = self.source
 
     @property
-    def part(self) -> Any:
-        """Object or class that the path names."""
-        return own_part(self.path, "data", _splits, _EXPECTED)
-
-    @property
-    def has_roles(self) -> bool:
-        """True for a source whose target and groups can be chosen: a `RoleSource`."""
-        return hasattr(self.part, "with_roles")
-
-    @property
     def source(self) -> Any:
         """The source object, with the given target and groups."""
-        found = _load_source(self.path)
-        return found.with_roles(self.target, self.group) if self.target or self.group else found
+        part = own_part(self.path, "data", _splits, "an object with split(seed), or a class of such objects")
+        if isinstance(part, type):
+            try:
+                part = part()
+            except TypeError as error:
+                message = f"data {self.path!r} is a class that needs arguments ({error}); name an object."
+                raise SettingError(message) from error
+        return part.with_roles(self.target, self.group) if self.target or self.group else part
 
     @property
     def name(self) -> str:
@@ -74,19 +70,5 @@ class OwnSource:
         return made
 
 
-_EXPECTED = "an object with split(seed), or a class of such objects"
-
-
 def _splits(part: Any) -> bool:
     return callable(getattr(part, "split", None))
-
-
-def _load_source(path: str) -> Any:
-    found = own_part(path, "data", _splits, _EXPECTED)
-    if not isinstance(found, type):
-        return found
-    try:
-        return found()
-    except TypeError as error:
-        message = f"data {path!r} is a class that needs arguments ({error}); name an object."
-        raise SettingError(message) from error

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import shlex
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,29 +53,22 @@ def check_data_name(name_or_path: str) -> None:
 def open_source(
     name_or_path: str,
     *,
-    recipe: Recipe = Recipe(),
-    target: str | None = None,
-    group: str | Sequence[str] = (),
-    drop: str | Sequence[str] = (),
-    missing: str | None = None,
-    test_share: float | None = None,
-    columns: Mapping[str, Any] | None = None,
+    recipe: Recipe | str | os.PathLike[str] | None = None,
     features: str | Transform | None = None,
     binning: str | None = None,
+    **options: Any,
 ) -> DataSource:
     """Return the source of a named dataset, of a CSV or Parquet file, or of a folder of Parquet files.
 
     Args:
-        name_or_path: a name from SOURCES, an import path of a user-defined source, or a file. All other
-            arguments but features and binning are for files; a target and a group are also for a
-            `RoleSource`.
-        recipe: how to read the file.
-        target, group, drop, missing, test_share, columns: changes to the recipe. The group may be one
-            column, or several, whose combinations are the groups.
-        features: a name from `equidp.data.features.FEATURES`, or your own network or function; see
-            `WithFeatures`. None: unchanged inputs.
-        binning: "standard", "cut" or cut with its intervals, such as "cut:4,16": see
+        name_or_path: a name from SOURCES, an import path of a user-defined source, or a file.
+        recipe: how to read a file: a `Recipe`, or a run.toml that holds one.
+        features: of images and user-defined sources: a name from `equidp.data.features.FEATURES`, or your own
+            network or function; see `WithFeatures`. None: unchanged inputs.
+        binning: of tables and censuses: "standard", "cut" or cut with its intervals, such as "cut:4,16"; see
             `equidp.data.table.ColumnSource`. None: advice may choose one.
+        options: fields of the recipe that override it, such as target and group, which a `RoleSource` takes
+            too. None: as the recipe says.
 
     Raises:
         SettingError: an unknown name, or settings that do not apply to it.
@@ -86,31 +79,12 @@ def open_source(
     """
     if isinstance(features, str):
         check_features(features)
-    asked: dict[str, Any] = {
-        "target": target,
-        "group": group or None,
-        "drop": drop or None,
-        "missing": missing,
-    }
-    asked |= {"test_share": test_share, "columns": columns}
-    whole = recipe.with_changes({name: value for name, value in asked.items() if value is not None})
+    whole = Recipe.of(recipe, {name: value for name, value in options.items() if value is not None})
     named = OwnSource(name_or_path) if is_import_path(name_or_path) else SOURCES.get(name_or_path)
     path = Path(name_or_path)
     check_data_name(name_or_path)
     if named is not None and not is_file_name(name_or_path) and not path.is_file():
-        given = set(whole.to_plain()) - {"positive"}
-        if isinstance(named, OwnSource) and named.has_roles:
-            named = replace(named, target=whole.target or None, group=whole.group)
-            given -= {"target", "group"}
-        if given:
-            raise SettingError(
-                f"{', '.join(sorted(given))} and other settings of a recipe are for files; {name_or_path!r} "
-                "comes with its own. Leave them out.",
-                field=", ".join(sorted(given)),
-            )
-        if binning is not None:
-            named = with_binning(named, binning)
-        return named if features is None else WithFeatures(named, features)
+        return _named_source(named, name_or_path, whole, features, binning)
     if not path.exists():
         raise DataError(f"there is no file {name_or_path!r}; check the path.", field="path")
     if features is not None:
@@ -120,15 +94,31 @@ def open_source(
         )
     needed = {"target": "the column to predict (target; --target COLUMN)"} if not whole.target else {}
     if not whole.group:
-        needed["group"] = "the column of the groups to compare (group; --group COLUMN)"
-    named_target = whole.target or "TARGET"
-    itself = f"--group {shlex.quote(named_target)}"
-    without_groups = f" A table without groups takes its target ({itself}): each class is a group."
+        itself = f"--group {shlex.quote(whole.target or 'TARGET')}"
+        needed["group"] = (
+            f"the column of the groups to compare (group; --group COLUMN; or {itself}: each class is a group)"
+        )
     if needed:
         raise SettingError(
-            f"{name_or_path!r} needs {' and '.join(needed.values())}. equidp inspect lists its columns."
-            f"{without_groups if 'group' in needed else ''}",
+            f"{name_or_path!r} needs {' and '.join(needed.values())}. equidp inspect lists its columns.",
             field=next(iter(needed)),
         )
     # Worker processes may run in another folder, so the path is absolute.
     return TableSource(str(path.absolute()), whole, binning=binning)
+
+
+def _named_source(
+    source: DataSource, name: str, recipe: Recipe, features: str | Transform | None, binning: str | None
+) -> DataSource:
+    stated = set(recipe.to_plain()) - {"positive"}
+    if isinstance(source, OwnSource) and hasattr(source.source, "with_roles"):
+        source = replace(source, target=recipe.target, group=recipe.group)
+        stated -= {"target", "group"}
+    if stated:
+        raise SettingError(
+            f"{', '.join(sorted(stated))} and other settings of a recipe are for files; {name!r} comes with "
+            "its own. Leave them out.",
+            field=", ".join(sorted(stated)),
+        )
+    source = source if binning is None else with_binning(source, binning)
+    return source if features is None else WithFeatures(source, features)
