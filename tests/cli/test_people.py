@@ -166,8 +166,8 @@ def test_a_group_of_one_person_is_tested(file):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--rows-per-person", "3"), "without a column that says whose rows"),
-        (("--person", "id"), "without the most rows of a person"),
+        (("--rows-per-person", "3"), "give both"),
+        (("--person", "id"), "give both"),
         (("--person", "idd", "--rows-per-person", "3"), "Did you mean 'id'?"),
         (("--person", "id", "--rows-per-person", "0"), "rows_per_person=0"),
         (("--person", "id", "--rows-per-person", "2.5"), "expected a whole number"),

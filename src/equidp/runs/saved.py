@@ -8,7 +8,6 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,21 +29,10 @@ from equidp.runs.decision import DecisionOptions
 from equidp.runs.folder import ENCODER, MODEL, RUN, RunFolder, check_sums, not_as_written
 from equidp.runs.own_code import check_code
 from equidp.runs.verify import Verification, verify
-from equidp.tables.checks import refuse, refuse_missing
-from equidp.tables.columns import Columns, blocks, check_names, read_table, written_rows
+from equidp.tables.columns import check_names, written_rows
 from equidp.tables.encode import TableEncoder
-from equidp.tables.findings import Level
 from equidp.tables.labels import known_codes
-from equidp.tables.new_file import (
-    INPUT_REMEDY,
-    LABEL_REMEDY,
-    check_lacking,
-    check_told,
-    closest_column,
-    is_one_of,
-    respell_numbers,
-)
-from equidp.tables.parse import MISSING_NUMBERS
+from equidp.tables.new_file import read_new_file
 from equidp.tables.read import names_of
 from equidp.training.device import chosen_device
 from equidp.training.resolved import ResolvedPlan
@@ -254,7 +242,7 @@ class FinishedRun:
             raise SettingError(f"keep={','.join(columns)} names columns of a table; give the table too.")
         recipe = self.config.data.recipe
         check_names(names_of(path, recipe), {"keep": columns})
-        return written_rows(path, recipe, columns, ROWS)
+        return _in_batches(written_rows(path, recipe, columns))
 
     def _check_baseline(self, other: FinishedRun) -> None:
         """Raise a SettingError unless the other run is without privacy on the same data."""
@@ -289,13 +277,12 @@ class FinishedRun:
 
     def batches(self, path: Path, lacking: Sequence[str] = ()) -> Iterator[torch.Tensor]:
         """Inputs of a file in batches of `ROWS` rows, after the whole file was checked."""
-        table = self._read(path, lacking).table
-        self._check(table, lacking)
-        assert self.encoder is not None
-        return map(self.encoder.encode, blocks(table, ROWS))
+        encoder = self._table_encoder()
+        table = read_new_file(path, self.config.data.recipe, encoder, lacking=lacking)
+        return map(encoder.encode, _in_batches(table))
 
-    def _read(self, path: Path, lacking: Sequence[str], *further: str) -> Columns:
-        """Return the columns of a file that the model reads, and further ones, as in training."""
+    def _table_encoder(self) -> TableEncoder:
+        """Return the encoder of the run's table; raise where there is none."""
         is_table = self.config.data.recipe.target is not None
         if self.encoder is None and is_table and not RunFolder(self.folder).has_begun:
             raise DataError(
@@ -310,69 +297,7 @@ class FinishedRun:
                 "the table out to use its test examples.",
                 field="table",
             )
-        columns, recipe = self.encoder.columns, self.config.data.recipe
-        was_numeric = {each.name: each.numeric for each in columns}
-        was_numeric |= {name: name not in self.encoder.textual for name in further}
-        names = list(dict.fromkeys([*(each.name for each in columns), *further]))
-        read = read_table(path, recipe, only=names, fewest=1, was_numeric=was_numeric)
-        refuse(path, read.sentences(Level.PROBLEM))
-        self._check_columns(path, read.table, names, lacking)
-        for note in (*read.notes, *read.sentences(Level.DOUBT)):
-            warnings.warn(note, DataWarning, stacklevel=3)
-        for each in columns:
-            if each.numeric and each.name in read.table and read.table[each.name].dtype != float:
-                raise DataError(
-                    f"column {each.name!r} holds texts{read.first_text_phrase(each.name)}, where the "
-                    "training data had numbers; write them with the marks of the training data, and leave "
-                    "cells without a number empty."
-                )
-        return replace(read, table=self._as_in_training(read.table, further))
-
-    def _check_columns(
-        self, path: Path, table: pd.DataFrame, names: Sequence[str], lacking: Sequence[str]
-    ) -> None:
-        """Raise unless the file has the columns that are read of it, but for those it is to lack."""
-        gone = [name for name in names if name not in table]
-        if not gone and not lacking:
-            return
-        assert self.encoder is not None
-        recipe = self.config.data.recipe
-        present = names_of(path, recipe) if path.is_file() or path.is_dir() else list(table.columns)
-        can_lack = {each.name for each in self.encoder.columns if each.marks_missing}
-        known = {recipe.target, *recipe.group, recipe.person, recipe.weight, *recipe.drop}
-        unused = [name for name in present if name not in names and name not in known]
-        person = "" if recipe.person is None else recipe.person
-        if person in gone and closest_column(person, unused) is None:
-            lacking = [*lacking, person]  # each row is then another person's, with a warning
-        labels = {recipe.target, *recipe.group} - {each.name for each in self.encoder.columns}
-        check_lacking(
-            present,
-            names,
-            lacking,
-            can_lack=can_lack | {person},
-            unused=unused,
-            remedy=LABEL_REMEDY if labels.intersection(gone) else INPUT_REMEDY,
-        )
-
-    def _as_in_training(self, table: pd.DataFrame, further: Sequence[str]) -> pd.DataFrame:
-        """Return the table with numbers in texts spelled as in training, and columns that it lacks added."""
-        assert self.encoder is not None
-        recipe, facts = self.config.data.recipe, self.facts
-        changed: dict[str, pd.Series] = {}
-        for each in self.encoder.columns:
-            if each.name not in table:
-                numeric = each.numeric
-                changed[each.name] = pd.Series(
-                    np.nan if numeric else None, index=range(len(table)), dtype=float if numeric else object
-                )
-            elif not each.numeric:
-                changed[each.name] = respell_numbers(table[each.name], each.knows)
-        of_labels = {each["name"]: each["groups"] for each in facts["groupings"]}
-        of_labels[str(recipe.target)] = facts["class_names"]
-        for name in further:
-            if name in of_labels and name in table and table[name].dtype != float:
-                changed[name] = respell_numbers(table[name], partial(is_one_of, of_labels[name]))
-        return table.assign(**changed)
+        return self.encoder
 
     def with_file_format(self, sep: str | None, charset: str | None) -> FinishedRun:
         """Return this run with a separator and charset of files to read; None: as the recipe says."""
@@ -381,43 +306,6 @@ class FinishedRun:
         data = self.config.data
         data = replace(data, recipe=data.recipe.with_changes(changes))
         return replace(self, config=replace(self.config, data=data))
-
-    def _check(self, table: pd.DataFrame, lacking: Sequence[str]) -> None:
-        """Raise on values that cannot be encoded, or that tell the model nothing; warn of values that the
-        training data did not have."""
-        assert self.encoder is not None
-        if self.encoder.missing == "refuse":
-            refuse_missing(
-                table[[column.name for column in self.encoder.columns]],
-                "The model was trained on rows without any: fill them in, or leave those rows out.",
-            )
-        codes: dict[str, int] = {}
-        unseen: dict[str, int] = {}
-        for column in self.encoder.columns:
-            cells = table[column.name]
-            missing, known = cells.isna().to_numpy(), column.knows(cells)
-            if not (column.held_nothing and missing.all()):
-                check_told(column.name, known & ~missing, missing, lacking, column.numeric)
-            of_codes = ~known & (cells.isin(MISSING_NUMBERS).to_numpy() | (not column.numeric))
-            if count := int(of_codes.sum()):
-                (codes if column.numeric else unseen)[column.name] = count
-        if codes:
-            listed = ", ".join(f"{name!r}: {count:,}" for name, count in codes.items())
-            warnings.warn(
-                f"of {len(table):,} rows, some hold a number such as -999, far from the training data "
-                f"({listed}); if it stands for a missing value, leave those cells empty, or "
-                "train with it as missing.",
-                DataWarning,
-                stacklevel=3,
-            )
-        if unseen:
-            listed = ", ".join(f"{name!r}: {count:,}" for name, count in unseen.items())
-            warnings.warn(
-                f"of {len(table):,} rows, some have values {_unseen_clause(self.encoder)} ({listed}); the "
-                "model takes no notice of those values.",
-                DataWarning,
-                stacklevel=3,
-            )
 
     def read_grouped(self, path: Path, lacking: Sequence[str] = ()) -> GroupedDataset:
         """Read a file with the columns of the run's table, target and groups included.
@@ -457,26 +345,28 @@ class FinishedRun:
 
     def _read_examples(self, path: Path, lacking: Sequence[str]) -> GroupedDataset:
         """Read a file with the columns of the run's table, target and groups included."""
-        config, classes, groups = self.config, self.facts["class_names"], self.facts["group_names"]
-        columns, person = (
-            [str(config.data.recipe.target), *config.data.recipe.group],
-            config.data.recipe.person,
+        encoder, recipe, facts = self._table_encoder(), self.config.data.recipe, self.facts
+        classes, groups = facts["class_names"], facts["group_names"]
+        labels = {each["name"]: each["groups"] for each in facts["groupings"]} | {str(recipe.target): classes}
+        table = read_new_file(path, recipe, encoder, labels, lacking)
+        return GroupedDataset(
+            encoder.encode(table),
+            torch.from_numpy(known_codes(table, [str(recipe.target)], classes)),
+            torch.from_numpy(known_codes(table, list(recipe.group), groups)),
+            tuple(groups),
+            tuple(classes),
+            people=_people_of_rows(table, recipe.person),
+            groupings=tuple(
+                Grouping(each["name"], tuple(each["groups"]), tuple(each["places"]))
+                for each in facts["groupings"]
+            ),
+            crossed=recipe.crossed,
         )
-        read = self._read(path, lacking, *columns, *([] if person is None else [person]))
-        table = read.table
-        people = _people_of_rows(table, person)
-        targets = torch.from_numpy(known_codes(table, columns[:1], classes))
-        self._check(table, lacking)
-        found = targets, torch.from_numpy(known_codes(table, columns[1:], groups))
-        names = tuple(groups), tuple(classes)
-        assert self.encoder is not None
-        inputs = self.encoder.encode(table)
-        groupings = tuple(
-            Grouping(each["name"], tuple(each["groups"]), tuple(each["places"]))
-            for each in self.facts["groupings"]
-        )
-        crossed = config.data.recipe.crossed
-        return GroupedDataset(inputs, *found, *names, people=people, groupings=groupings, crossed=crossed)
+
+
+def _in_batches(table: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    for first in range(0, len(table), ROWS):
+        yield table.iloc[first : first + ROWS].reset_index(drop=True)
 
 
 def open_run(folder: str | os.PathLike[str], *, trust_code: bool = False) -> FinishedRun:
@@ -579,10 +469,3 @@ def _people_of_rows(table: pd.DataFrame, person: str | None) -> torch.Tensor | N
         )
         return None
     return torch.from_numpy(pd.factorize(table[person])[0].astype(np.int64))
-
-
-def _unseen_clause(encoder: TableEncoder) -> str:
-    """Part of a sentence: why values have no input."""
-    if encoder.private:
-        return "that the training data did not, or too few rows of it for private preprocessing to keep"
-    return "that the training data did not"

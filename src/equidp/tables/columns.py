@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -80,16 +80,10 @@ class Columns:
         return "" if row < 0 else f", the first in row {row + 1:,}"
 
 
-def blocks(table: pd.DataFrame, size: int) -> Iterator[pd.DataFrame]:
-    """Yield the rows of a table, `size` at a time."""
-    return (table.iloc[start : start + size] for start in range(0, len(table), size))
-
-
-def written_rows(path: Path, recipe: Recipe, names: list[str], size: int) -> Iterator[pd.DataFrame]:
-    """Yield these columns of a file as they are written, `size` rows at a time."""
+def written_rows(path: Path, recipe: Recipe, names: list[str]) -> pd.DataFrame:
+    """Return these columns of a file as they are written."""
     cells = read(path, recipe, lambda _: names)
-    texts = pd.DataFrame({name: written_texts(cells[name]) for name in names})
-    return (block.reset_index(drop=True) for block in blocks(texts, size))
+    return pd.DataFrame({name: written_texts(cells[name]) for name in names})
 
 
 def rows_problem(rows: int, fewest: int = _FEWEST_ROWS) -> list[str]:
@@ -120,22 +114,16 @@ def read_table(
         DataError: not a table, duplicate or nameless columns, too few rows; or, where all columns are read,
             the recipe names columns that the file lacks.
     """
-    found = Columns.of(read(path, recipe, choose_columns(recipe, only)), recipe, was_numeric)
-    for problem in rows_problem(len(found.table), fewest):
-        raise DataError(f"{str(path)!r}: {problem}", field="rows")
-    return found
-
-
-def choose_columns(recipe: Recipe, only: Sequence[str] | None) -> Callable[[list[str]], list[str]]:
-    """Return a function that chooses those of a file's columns that are read; None: all but dropped ones."""
 
     def choose(names: list[str]) -> list[str]:
         if only is None:
             check_names([name for name in names if name], recipe.named_columns())
-            return [name for name in names if name not in recipe.drop]
-        return [name for name in names if name in only and name not in recipe.drop]
+        return [name for name in names if name not in recipe.drop and (only is None or name in only)]
 
-    return choose
+    columns = Columns.of(read(path, recipe, choose), recipe, was_numeric)
+    for problem in rows_problem(len(columns.table), fewest):
+        raise DataError(f"{str(path)!r}: {problem}", field="rows")
+    return columns
 
 
 def check_names(columns: Iterable[str], wanted: Mapping[str, Sequence[str]]) -> None:
@@ -146,17 +134,18 @@ def check_names(columns: Iterable[str], wanted: Mapping[str, Sequence[str]]) -> 
     equidp.errors.DataError: unknown column in drop 'agee'. Did you mean 'age'? Known: age, sex.
     """
     columns = list(columns)
-    found = [
+    unknown = [
         str(unknown_name(f"column in {option}", name, columns))
         for option, names in wanted.items()
         for name in names
         if name not in columns
     ]
-    if not found:
+    if not unknown:
         return
     known = f" Known: {', '.join(sorted(columns))}."
-    numbers = any(re.fullmatch(r"-?\d+(\.\d+)?", name) for name in columns)
-    hint = " Is the first line a row? Put one with the names of the columns before it." if numbers else ""
+    hint = ""
     if len(columns) == 1:
         hint = " It is the only column: if a character in it separates columns, say so (sep in [table])."
-    raise DataError(" ".join(each.removesuffix(known) for each in found) + known + hint)
+    elif any(re.fullmatch(r"-?\d+(\.\d+)?", name) for name in columns):
+        hint = " Is the first line a row? Put one with the names of the columns before it."
+    raise DataError(" ".join(each.removesuffix(known) for each in unknown) + known + hint)

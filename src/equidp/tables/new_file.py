@@ -1,4 +1,4 @@
-"""Columns of a new file as a run reads them: those that it lacks, has without a value, or spells otherwise.
+"""A new file as a trained run reads it.
 
 One rule holds for inputs, target and groups: what the model would take for missing or unknown in every row is
 refused, unless the caller says that it is meant.
@@ -8,63 +8,104 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+import shlex
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
+import pandas as pd
 
-from equidp._extras import require_extra
 from equidp._validate import unknown_name
-from equidp.errors import DataError
-
-with require_extra("tables"):
-    import pandas as pd
+from equidp.errors import DataError, DataWarning
+from equidp.tables.checks import refuse, refuse_missing
+from equidp.tables.columns import Columns, read_table
+from equidp.tables.encode import TableEncoder
+from equidp.tables.findings import Level
+from equidp.tables.parse import MISSING_NUMBERS
+from equidp.tables.read import names_of
+from equidp.tables.recipe import Recipe
 
 FEWEST_ROWS = 20
 """With fewer rows, a column may be empty or unknown in all of them by chance."""
-INPUT_REMEDY = (
+_INPUT_REMEDY = (
     "the columns that the model was trained on. Where new rows cannot have one, train again without it "
     "(--drop)"
 )
-LABEL_REMEDY = (
+_LABEL_REMEDY = (
     "target and groups, to measure the model by. For predictions alone, equidp predict needs neither"
 )
 _LIKE = 0.5
 _NUMBER = r"([+-]?(?:0|[1-9]\d*))(\.\d*)?"
 
-Bools = npt.NDArray[np.bool_]
 
-
-def check_lacking(
-    present: Sequence[str],
-    wanted: Sequence[str],
+def read_new_file(
+    path: Path,
+    recipe: Recipe,
+    encoder: TableEncoder,
+    labels: Mapping[str, Sequence[str]] = {},
     lacking: Sequence[str] = (),
-    *,
-    can_lack: Collection[str] = (),
-    unused: Sequence[str] = (),
-    remedy: str,
-) -> None:
-    """Raise a DataError unless a file has each column that is read of it, but for those it is to lack.
+) -> pd.DataFrame:
+    """Return the columns of a new file that a model reads, as those of training.
+
+    Numbers in texts are spelled as in training, and columns that may be lacking are missing in each row.
+    Warns of doubts about columns, and of values that the training data did not have.
 
     Args:
-        present: columns of the file.
-        wanted: columns that are read.
-        lacking: those that the caller says are missing.
-        can_lack: those that the model has a mark for missing values of.
-        unused: columns of the file that the run does not know.
-        remedy: ends the message for a column that the file cannot lack.
+        path: of the file.
+        recipe: of the run.
+        encoder: of the run.
+        labels: column of target or groups -> its values in training; {}: the file is to be predicted alone.
+        lacking: columns that the file is meant to lack, or to hold no value of or new ones alone.
 
-    >>> check_lacking(["age", "Job title"], ["age", "job"], unused=["Job title"], remedy="it")
-    Traceback (most recent call last):
-    equidp.errors.DataError: the table lacks 'job'. Its column 'Job title' is not used: if it is the same, ...
+    Raises:
+        DataError: the file cannot be used, or a column is lacking or tells nothing, and is not meant to.
     """
+    inputs = {column.name: column for column in encoder.columns}
+    further = [*labels, *([recipe.person] if labels and recipe.person else [])]
+    was_numeric = {name: column.numeric for name, column in inputs.items()}
+    was_numeric |= {name: name not in encoder.textual for name in further}
+    names = list(dict.fromkeys([*inputs, *further]))
+    read = read_table(path, recipe, only=names, fewest=1, was_numeric=was_numeric)
+    refuse(path, read.sentences(Level.PROBLEM))
+    if lacking or not set(names) <= set(read.table):
+        _check_lacking(names_of(path, recipe), names, recipe, encoder, lacking)
+    for note in (*read.notes, *read.sentences(Level.DOUBT)):
+        warnings.warn(note, DataWarning, stacklevel=4)
+    table = read.table
+    for name, values in labels.items():
+        if name in table and table[name].dtype != float:
+            table[name] = respell_numbers(table[name], values)
+    _complete_inputs(read, encoder)
+    if encoder.missing == "refuse":
+        refuse_missing(
+            table[list(inputs)],
+            "The model was trained on rows without any: fill them in, or leave those rows out.",
+        )
+    _check_values(table, encoder, lacking)
+    return table
+
+
+def _check_lacking(
+    present: Sequence[str],
+    names: Sequence[str],
+    recipe: Recipe,
+    encoder: TableEncoder,
+    lacking: Sequence[str],
+) -> None:
+    """Raise unless a file has each column that is read of it, but for those it is to lack."""
     for name in lacking:
-        if name not in wanted:
-            raise unknown_name("column in lacking", name, wanted)
-    gone = [name for name in wanted if name not in present and not (name in lacking and name in can_lack)]
+        if name not in names:
+            raise unknown_name("column in lacking", name, names)
+    can_lack = {column.name for column in encoder.columns if column.marks_missing}
+    gone = [name for name in names if name not in present and not (name in lacking and name in can_lack)]
+    known = {recipe.target, *recipe.group, recipe.person, recipe.weight, *recipe.drop, *names}
+    unused = [name for name in present if name not in known]
+    like = {name: other for name in gone if (other := _closest_column(name, unused)) is not None}
+    if recipe.person in gone and recipe.person not in like:
+        gone.remove(recipe.person)  # each row is then another person's, with a warning
     if not gone:
         return
-    like = {name: other for name in gone if (other := closest_column(name, unused)) is not None}
     sentences = [f"the table lacks {', '.join(map(repr, gone))}."]
     sentences += [
         f"Its column {other!r} is not used: if it is the same, rename it to {name!r}."
@@ -74,20 +115,16 @@ def check_lacking(
     if may:
         sentences.append(f"Where that is meant, say so ({_flags(may)}).")
     if len(may) < len(gone):
-        sentences.append(f"Expected {remedy}.")
+        labels = {recipe.target, *recipe.group} - {column.name for column in encoder.columns}
+        sentences.append(f"Expected {_LABEL_REMEDY if labels.intersection(gone) else _INPUT_REMEDY}.")
     raise DataError(" ".join(sentences), field=", ".join(gone))
 
 
 def _flags(names: Iterable[str]) -> str:
-    return " ".join(f"--lacking {_in_shell(name)}" for name in names)
+    return " ".join(f"--lacking {shlex.quote(name)}" for name in names)
 
 
-def _in_shell(text: str) -> str:
-    """A text between single quotes, as a shell takes it."""
-    return "'" + text.replace("'", r"'\''") + "'"
-
-
-def closest_column(name: str, others: Sequence[str]) -> str | None:
+def _closest_column(name: str, others: Sequence[str]) -> str | None:
     """Return the name among others that is most like a name; None where none is like it."""
 
     def likeness(other: str) -> float:
@@ -101,68 +138,88 @@ def closest_column(name: str, others: Sequence[str]) -> str | None:
     return best if best is not None and likeness(best) >= _LIKE else None
 
 
-def check_told(name: str, known: Bools, missing: Bools, lacking: Sequence[str], numeric: bool) -> None:
-    """Raise a DataError if a column tells a model nothing in a file of `FEWEST_ROWS` rows or more.
-
-    Args:
-        name: of the column.
-        known: cells whose value the model knows, [n].
-        missing: cells without a value, [n].
-        lacking: columns that may tell nothing.
-        numeric: True for a column of numbers.
-    """
-    if len(known) < FEWEST_ROWS or name in lacking:
-        return
-    meant = f"if that is meant, say so ({_flags([name])})."
-    if missing.all():
-        raise DataError(
-            f"column {name!r} has no value in any of {len(known):,} rows; {meant} Else fill it in.",
-            field=name,
-        )
-    values = int((~missing).sum())
-    if values >= FEWEST_ROWS and not known.any():
-        what = "the training data had none of them"
-        if numeric:
-            what = "all lie far from those of the training data, as in another unit"
-        raise DataError(
-            f"column {name!r} has {values:,} values, and {what}. Write them as in the training data; {meant}",
-            field=name,
-        )
+def _complete_inputs(read: Columns, encoder: TableEncoder) -> None:
+    """Add columns that the table lacks, without a value, and spell numbers in texts as in training."""
+    table = read.table
+    for column in encoder.columns:
+        name = column.name
+        if name not in table:
+            missing = np.full(len(table), np.nan)
+            table[name] = missing if column.numeric else pd.Series(missing, dtype=object)
+        elif column.numeric and table[name].dtype != float:
+            raise DataError(
+                f"column {name!r} holds texts{read.first_text_phrase(name)}, where the training data had "
+                "numbers; write them with the marks of the training data, and leave cells without a number "
+                "empty."
+            )
+        elif not column.numeric:
+            texts = pd.Series(list(table[name].cat.categories), dtype=object)
+            spellings = pd.Series(
+                [*texts, *(each for text in texts for each in _spellings(text))], dtype=object
+            )
+            table[name] = respell_numbers(table[name], set(spellings[column.knows(spellings)]))
 
 
-def is_one_of(known: Sequence[str], texts: pd.Series) -> Bools:
-    """Return whether each text is one of those known, [n]."""
-    found: Bools = texts.isin(known).to_numpy()
-    return found
+def _check_values(table: pd.DataFrame, encoder: TableEncoder, lacking: Sequence[str]) -> None:
+    """Raise where a column tells the model nothing; warn of values that the training data did not have."""
+    codes: dict[str, int] = {}
+    unseen: dict[str, int] = {}
+    for column in encoder.columns:
+        name, cells = column.name, table[column.name]
+        missing, known = cells.isna().to_numpy(), column.knows(cells)
+        odd = ~known & cells.isin(MISSING_NUMBERS).to_numpy() if column.numeric else ~known
+        if odd.any():
+            (codes if column.numeric else unseen)[name] = int(odd.sum())
+        if len(cells) < FEWEST_ROWS or name in lacking or (column.held_nothing and missing.all()):
+            continue
+        meant = f"if that is meant, say so ({_flags([name])})."
+        if missing.all():
+            raise DataError(
+                f"column {name!r} has no value in any of {len(cells):,} rows; {meant} Else fill it in.",
+                field=name,
+            )
+        values = int((~missing).sum())
+        if values >= FEWEST_ROWS and not (known & ~missing).any():
+            what = "the training data had none of them"
+            if column.numeric:
+                what = "all lie far from those of the training data, as in another unit"
+            raise DataError(
+                f"column {name!r} has {values:,} values, and {what}. Write them as in the training data; "
+                f"{meant}",
+                field=name,
+            )
+    private = ", or too few rows of it for private preprocessing to keep" if encoder.private else ""
+    for counts, sentence in (
+        (
+            codes,
+            "some hold a number such as -999, far from the training data ({}); if it stands for a missing "
+            "value, leave those cells empty, or train with it as missing.",
+        ),
+        (
+            unseen,
+            f"some have values that the training data did not{private} ({{}}); the model takes no notice of "
+            "those values.",
+        ),
+    ):
+        if counts:
+            listed = ", ".join(f"{name!r}: {count:,}" for name, count in counts.items())
+            warnings.warn(f"of {len(table):,} rows, {sentence.format(listed)}", DataWarning, stacklevel=5)
 
 
-def respell_numbers(column: pd.Series, knows: Callable[[pd.Series], Bools]) -> pd.Series:
+def respell_numbers(column: pd.Series, known: Iterable[str]) -> pd.Series:
     """Return a column of texts with numbers spelled as in training, where one spelling alone is known.
 
     So 1.0 is read as 1: programs write whole numbers so where a cell of the column is missing.
 
-    Args:
-        column: texts.
-        knows: texts -> whether the training data had each.
-
-    >>> respell_numbers(pd.Series(["1.0", "2", "x"]), lambda texts: texts.isin(["1", "2"])).tolist()
+    >>> respell_numbers(pd.Series(["1.0", "2", "x"]), ["1", "2"]).tolist()
     ['1', '2', 'x']
     """
-    column = column.astype("category")
-    texts = [str(text) for text in column.cat.categories]
-    unknown = [
-        text for text, known in zip(texts, knows(pd.Series(texts, dtype=object)), strict=True) if not known
-    ]
+    column, known = column.astype("category"), set(known)
     changed = {}
-    for text in unknown:
-        spellings = [*dict.fromkeys(_other_spellings(text))]
-        found = [
-            each
-            for each, known in zip(spellings, knows(pd.Series(spellings, dtype=object)), strict=True)
-            if known
-        ]
-        if len(found) == 1:
-            changed[text] = found[0]
+    for text in map(str, column.cat.categories):
+        spellings = [each for each in _spellings(text) if each in known]
+        if text not in known and len(spellings) == 1:
+            changed[text] = spellings[0]
     if not changed:
         return column
     return (
@@ -170,10 +227,10 @@ def respell_numbers(column: pd.Series, knows: Callable[[pd.Series], Bools]) -> p
     )
 
 
-def _other_spellings(text: str) -> Iterator[str]:
-    """Yield other ways to write a number: without zeros at its end, and a whole number with .0."""
-    if match := re.fullmatch(_NUMBER, text):
-        whole, rest = match[1], (match[2] or "").rstrip("0").rstrip(".")
-        yield whole + rest
-        if not rest:
-            yield f"{whole}.0"
+def _spellings(text: str) -> list[str]:
+    """Return other ways to write a number: without zeros at its end, and a whole number with .0."""
+    match = re.fullmatch(_NUMBER, text)
+    if match is None:
+        return []
+    whole, rest = match[1], (match[2] or "").rstrip("0").rstrip(".")
+    return [whole + rest] if rest else [whole, f"{whole}.0"]

@@ -67,8 +67,21 @@ class Column:
         if self.kind not in (None, *KINDS):
             raise unknown_name("kind", self.kind, KINDS)
         _check_marks(self.decimal, self.thousands)
-        if self.format is not None:
-            self._check_format(self.format)
+        for name, value, kinds in (
+            ("format", self.format, (DATE,)),
+            ("range", self.range, (None, NUMBER, DATE)),
+            ("fold", self.fold or None, (TEXT,) if self.range else (None, TEXT)),
+        ):
+            if value is not None and self.kind not in kinds:
+                what = "a range" if name == "fold" and self.range else f"kind = {self.kind!r}"
+                raise SettingError(f"{name} does not go with {what}; leave one out.", field=name)
+        forms = [] if self.format is None else self.format.split("|")
+        if not all(each in DATE_FORMATS or "%" in each for each in forms):
+            raise SettingError(
+                f"format = {self.format!r}; expected {', '.join(DATE_FORMATS)} or one such as %d.%m.%Y, or "
+                "several such as %d.%m.%Y|iso.",
+                field="format",
+            )
         if self.range is not None:
             low, high = self.range
             object.__setattr__(self, "range", (float(low), float(high)))
@@ -76,32 +89,11 @@ class Column:
                 raise SettingError(
                     f"range = [{low:g}, {high:g}]; expected finite numbers, low < high.", field="range"
                 )
-            if self.kind == TEXT:
-                raise SettingError("range is for numbers, and kind is 'text'; leave one out.", field="range")
-        if self.fold and (self.kind not in (None, TEXT) or self.range is not None):
-            raise SettingError("fold is for texts; leave out fold, or kind and range.", field="fold")
 
     def to_plain(self) -> dict[str, Any]:
         """Return what differs from the defaults, as TOML holds it; a format says that it is of dates."""
-        plain = without_defaults(self)
         implied = {"iso": "format", None: ""}.get(self.format, "kind")
-        return {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in plain.items()
-            if name != implied
-        }
-
-    def _check_format(self, form: str) -> None:
-        if self.kind != DATE:
-            raise SettingError(
-                f"format = {form!r} is for dates, and kind is {self.kind!r}; leave one out.", field="format"
-            )
-        if not all(each in DATE_FORMATS or "%" in each for each in form.split("|")):
-            raise SettingError(
-                f"format = {form!r}; expected {', '.join(DATE_FORMATS)} or one such as %d.%m.%Y, or several "
-                "such as %d.%m.%Y|iso.",
-                field="format",
-            )
+        return {name: value for name, value in _plain(self).items() if name != implied}
 
 
 @dataclass(frozen=True)
@@ -167,7 +159,10 @@ class Recipe:
             object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
         if not isinstance(self.columns, Mapping):
             raise SettingError(f"columns = {self.columns!r}; expected fields by column.", field="columns")
-        columns = {name: _column(name, each) for name, each in self.columns.items()}
+        columns = {
+            name: each if isinstance(each, Column) else read_part(Column, each, f"[column.{toml_key(name)}]")
+            for name, each in self.columns.items()
+        }
         columns = {name: each for name, each in columns.items() if each != Column()}
         object.__setattr__(self, "columns", columns)
         if self.missing not in MISSING_RULES:
@@ -186,49 +181,35 @@ class Recipe:
                 field="charset",
             ) from error
         self._check_roles()
-        self._check_people()
+        if self.rows_per_person is not None:
+            check_whole(1, ", the most rows of a person", rows_per_person=self.rows_per_person)
+        if (self.person is None) != (self.rows_per_person is None):
+            raise SettingError(
+                f"rows_per_person={self.rows_per_person} with person={self.person!r}; give both: the column "
+                "that says whose rows they are, and the most rows of a person to train on (--person id "
+                "--rows-per-person 4). It is public: choose it without looking at the data."
+            )
         for name, column in columns.items():
-            self._check_column(name, column)
+            _check_marks(self.decimal_of(name), self.thousands_of(name))
+            for role in self.roles_of(name):
+                unfit = {"kind": column.kind in _NOT_FOR[role], "range": column.range is not None}
+                unfit["fold"] = column.fold and role == "weight"
+                for field_name in (each for each, wrong in unfit.items() if wrong):
+                    raise SettingError(
+                        f"[column.{toml_key(name)}] {field_name} does not go with a {role}; leave it out.",
+                        field=field_name,
+                    )
 
     def _check_roles(self) -> None:
         """Refuse a column with two roles; the target may be a group."""
         role_of: dict[str, str] = {}
-        for role in ("target", "group", "person", "weight", "drop"):
+        for role in (*_ROLES, "drop"):
             named = self.columns_of(role)
             for name in named:
                 other = role_of.setdefault(name, role)
                 if named.count(name) > 1 or (other, role) not in ((role, role), ("target", "group")):
                     under = role if other == role else f"{other} and {role}"
                     raise SettingError(f"column {name!r} is named twice: under {under}; name it once.")
-
-    def _check_people(self) -> None:
-        if self.rows_per_person is not None:
-            check_whole(1, ", the most rows of a person", rows_per_person=self.rows_per_person)
-        if self.person is None and self.rows_per_person is not None:
-            raise SettingError(
-                f"rows_per_person={self.rows_per_person} without a column that says whose rows they are; "
-                "name it (person; --person)."
-            )
-        if self.person is not None and self.rows_per_person is None:
-            raise SettingError(
-                f"person={self.person!r} without the most rows of a person to train on; give it "
-                "(rows_per_person; --rows-per-person 4). It is public: choose it without looking at the "
-                "data."
-            )
-
-    def _check_column(self, name: str, column: Column) -> None:
-        """Refuse what cannot be said of a column with its role."""
-        if self.decimal_of(name) == (mark := self.thousands_of(name)):
-            raise SettingError(
-                f"thousands and decimal of {name!r} are both {mark!r}; change one.", field="thousands"
-            )
-        not_for = {"target": (DATE,), "group": (DATE,), "weight": (TEXT, DATE), "person": (NUMBER, DATE)}
-        for role in self.roles_of(name):
-            if column.kind in not_for[role] or column.range is not None or (column.fold and role == "weight"):
-                what = "range" if column.range is not None else "fold" if column.fold else "kind"
-                raise SettingError(
-                    f"[column.{toml_key(name)}] {what} does not go with a {role}; leave it out.", field=what
-                )
 
     def column(self, name: str) -> Column:
         """Return what is said of a column."""
@@ -292,10 +273,10 @@ class Recipe:
 
     def to_plain(self) -> dict[str, Any]:
         """Return what differs from the defaults as texts, lists and dictionaries, as TOML and JSON hold."""
-        plain = without_defaults(self)
+        plain = _plain(self)
         if self.columns:
             plain["columns"] = {name: each.to_plain() for name, each in self.columns.items()}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
+        return plain
 
     @classmethod
     def from_plain(cls, content: Mapping[str, Any]) -> Recipe:
@@ -314,9 +295,8 @@ class Recipe:
     @classmethod
     def of(cls, recipe: Recipe | str | os.PathLike[str] | None, options: Mapping[str, Any]) -> Recipe:
         """Return a recipe, or that of a file run.toml, with options that override it."""
-        if recipe is None or isinstance(recipe, Recipe):
-            return (recipe or cls()).with_changes(options)
-        return cls.read(recipe).with_changes(options)
+        given = recipe if recipe is None or isinstance(recipe, Recipe) else cls.read(recipe)
+        return (given or cls()).with_changes(options)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Recipe:
@@ -336,7 +316,9 @@ class Recipe:
 
 BESIDE = ("data", "binning")
 """Fields of [table] in run.toml that are no part of a recipe."""
-_ROLES = ("target", "group", "person", "weight")
+_NOT_FOR = {"target": (DATE,), "group": (DATE,), "person": (NUMBER, DATE), "weight": (TEXT, DATE)}
+"""Role -> kinds that a column with it cannot be."""
+_ROLES = tuple(_NOT_FOR)
 
 
 def toml_key(name: str) -> str:
@@ -354,26 +336,21 @@ def toml_value(value: Any) -> str:
     return written
 
 
-def _column(name: str, given: Any) -> Column:
-    if isinstance(given, Column):
-        return given
-    return read_part(Column, given, f"[column.{toml_key(name)}]")
+def _plain(part: Column | Recipe) -> dict[str, Any]:
+    plain = without_defaults(part)
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
 
 
 def _changed_column(column: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return fields of a column with others over them; a new kind ends what goes with another alone."""
     if "kind" in given or "format" in given:
-        kind = given.get("kind", DATE)
-        ended = {"format"} | ({"fold"} if kind != TEXT else {"range"})
-        column = {name: value for name, value in column.items() if name not in ended | {"kind"}}
+        ended = {"kind", "format", "range" if given.get("kind", DATE) == TEXT else "fold"}
+        column = {name: value for name, value in column.items() if name not in ended}
     return {**column, **given}
 
 
 def _check_marks(decimal: str | None, thousands: str | None) -> None:
-    for name, mark, known in (
-        ("decimal", decimal, DECIMAL_MARKS),
-        ("thousands", thousands, THOUSANDS_MARKS),
-    ):
+    for name, mark, known in (("decimal", decimal, DECIMAL_MARKS), ("thousands", thousands, THOUSANDS_MARKS)):
         if mark is not None and mark not in known:
             listed = " ".join(map(toml_value, known))
             raise SettingError(f"{name} = {mark!r}; expected one of {listed}.", field=name)

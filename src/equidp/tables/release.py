@@ -1,11 +1,6 @@
 """Noisy counts and quantiles of all rows at once: one Gaussian mechanism, spent in parts.
 
-To use one beside a training run: plan it, pay for it, draw it once, and keep what came out.
-
-1. `event = equidp.accounting.planned.release_event(epsilon, delta)`, from public numbers.
-2. `Plan(releases=(Charge(event),))`, so that the noise of training leaves room for it.
-3. `ledger.release(run, "counts", event.noise, draw)`, with a function `draw(noise)` that reads the rows, by
-   `private_counts(..., noise_multiplier=noise)` or another function of this module: once for each draw.
+A run pays for one, and draws it, by an `equidp.Release`.
 """
 
 from __future__ import annotations
@@ -126,7 +121,7 @@ def private_counts(codes: Codes, cells: int, *, noise_multiplier: float, randomn
     array([895., 104.])
     """
     check_whole(1, cells=cells)
-    _check_one_each(codes=codes)
+    _check_one_each("codes", codes)
     release = Release(noise_multiplier, randomness)
     released = release.counts(codes.reshape(-1, 1), cells=cells, share=1.0)
     counts: Floats = released.values[0].clip(min=0.0)
@@ -177,7 +172,7 @@ def private_quantile(
     check_number("(0, 1)", quantile=quantile)
     if not (low < high and math.isfinite(high - low)):
         raise SettingError(f"low={low:g} and high={high:g}; expected finite numbers, low < high.")
-    _check_one_each(values=values)
+    _check_one_each("values", values)
     release = Release(noise_multiplier, randomness)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -187,10 +182,9 @@ def private_quantile(
     return (low + high) / 2
 
 
-def _check_one_each(**column: npt.NDArray[np.generic]) -> None:
+def _check_one_each(name: str, numbers: npt.NDArray[np.generic]) -> None:
     """Raise unless each row has one number, as the sensitivity of a single count takes for granted."""
-    for name, numbers in column.items():
-        if numbers.ndim != 1:
-            raise DataError(
-                f"{name} has shape {list(numbers.shape)}; expected one number for each row, [n].", field=name
-            )
+    if numbers.ndim != 1:
+        raise DataError(
+            f"{name} has shape {list(numbers.shape)}; expected one number for each row, [n].", field=name
+        )
