@@ -83,35 +83,29 @@ class PeoplesRows:
         first: Codes = self.places[:, 0]
         return first
 
-    def of(self, people: Codes) -> PeoplesRows:
-        """Return the rows of these people alone, by their index."""
-        return PeoplesRows(self.places[people], self.present[people], self.left_out[people])
-
-    def within(self, rows: Codes) -> PeoplesRows:
-        """Return the same people in a table of these rows alone, in order, which include all of theirs."""
-        return replace(self, places=np.searchsorted(rows, self.places))
-
     def gather_examples(self, rows: GroupedDataset) -> GroupedDataset:
         """Return people as examples, in the order of `places`, from a dataset whose examples are rows."""
         shape, at = self.places.shape, torch.from_numpy(self.places.reshape(-1))
-        present = torch.from_numpy(self.present).to(torch.float32)
-        inputs, targets = map_tensors(
-            lambda each: each[at.to(each.device)].reshape(*shape, *each.shape[1:]),
-            (rows.inputs, rows.targets),
-        )
-        weights = present.to(targets.device)
+
+        def gather(each: torch.Tensor) -> torch.Tensor:
+            return each[at.to(each.device)].reshape(*shape, *each.shape[1:])
+
+        inputs, targets = map_tensors(gather, (rows.inputs, rows.targets))
+        weights = torch.from_numpy(self.present).to(targets.device, torch.float32)
         if rows.weights is not None:
-            weights = weights * rows.weights[at.to(rows.weights.device)].reshape(shape).to(weights)
-        groups = rows.groups[torch.from_numpy(self.first).to(rows.groups.device)]
-        of_rows = rows.groups[at.to(rows.groups.device)].reshape(shape)
-        columns = {
-            "inputs": inputs,
-            "targets": targets,
-            "groups": groups,
-            "weights": weights,
-            "row_groups": None if bool((of_rows == groups[:, None]).all()) else of_rows,
-        }
-        return replace(rows, people=None, repeats_rows=False, **columns)
+            weights = weights * gather(rows.weights).to(weights)
+        of_rows = gather(rows.groups)
+        groups = of_rows[:, 0]
+        return replace(
+            rows,
+            inputs=inputs,
+            targets=targets,
+            groups=groups,
+            weights=weights,
+            people=None,
+            row_groups=None if bool((of_rows == groups[:, None]).all()) else of_rows,
+            repeats_rows=False,
+        )
 
     @property
     def note(self) -> str:
@@ -162,16 +156,9 @@ def by_person(rows: GroupedDataset, people: Any, most_rows: int, seed: int = 0) 
             [1, 1]]), tensor([[1., 1.],
             [1., 0.]]))
     """
-    if not isinstance(rows, GroupedDataset):
-        raise DataError(
-            f"rows is a {type(rows).__name__}; expected an equidp.GroupedDataset, of inputs, targets "
-            "and groups.",
-            field="rows",
-        )
-    if rows.rows is not None:
-        raise DataError(
-            f"these examples have {rows.rows} rows each already; give a dataset of single rows.", field="rows"
-        )
+    if not isinstance(rows, GroupedDataset) or rows.rows is not None:
+        given = f"{rows.rows} rows an example" if isinstance(rows, GroupedDataset) else type(rows).__name__
+        raise DataError(f"rows are {given}; expected an equidp.GroupedDataset of single rows.", field="rows")
     people = person_codes(people)
     if len(people) != len(rows):
         raise DataError(
@@ -247,8 +234,7 @@ def rows_by_person(
     of_person = groups[people.first]
     drawn = draw_rows(pd.DataFrame({"person": pd.Series(labels)}), seed)
     train, test = rows_by_content(drawn, of_person, recipe.test_share)
-    trained, is_tested = people.of(train), np.zeros(len(labels), dtype=np.bool_)
-    is_tested[test] = True
+    trained = PeoplesRows(people.places[train], people.present[train], people.left_out[train])
     if message := trained.left_out_message():
         warnings.warn(message, DataWarning, stacklevel=5)
-    return trained, np.unique(trained.places[trained.present]), np.flatnonzero(is_tested[codes]), codes
+    return trained, np.unique(trained.places[trained.present]), np.flatnonzero(np.isin(codes, test)), codes

@@ -181,7 +181,8 @@ class Unencoded:
             for rows in (self.train, self.test)
         )
         if self.people is not None:
-            trained = self.people.within(self.train).gather_examples(trained)
+            places = np.searchsorted(self.train, self.people.places)  # within the training rows
+            trained = replace(self.people, places=places).gather_examples(trained)
         return DataSplit(trained, tested, (*encoder.notes(seeded=seeded), *self.notes))
 
 
