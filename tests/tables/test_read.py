@@ -19,7 +19,7 @@ import torch
 
 from equidp.data import Recipe, open_source
 from equidp.data.table import split_and_encode
-from equidp.errors import DataError, DataWarning, SettingError
+from equidp.errors import DataError, DataWarning
 from equidp.runs.config import RunData, TrainConfig
 from equidp.runs.saved import FinishedRun
 from equidp.tables import read as stream, split as split_module
@@ -117,17 +117,11 @@ def test_what_stands_before_and_between_rows_changes_nothing(content, tmp_path):
         ("p.csv", "sep=,\n" + TEXT, ("column 2 has no name", "before the header")),
         ("p.csv", gzip.compress(TEXT.encode()), ("byte 2 is not UTF-8",)),
         ("p.csv.gz", TEXT.encode(), ("cannot be read",)),
-        ("p.csv", b"PK\x03\x04\x14\0rest", ("holds bytes that are zero",)),
-        ("p.csv", '[\n {"age": 20}]', ("unknown column",)),
-        ("p.csv", "<!DOCTYPE html>\n" + TEXT, ("row 1 has 4 columns", "'<!DOCTYPE html>'")),
         (
             "p.csv",
             TEXT.encode("utf-16-le"),
             ("holds bytes that are zero", "charset in [table], such as utf-16-le"),
         ),
-        ("p.csv", TEXT.encode("utf-16-be"), ("charset in [table], such as utf-16-be",)),
-        ("p.csv", TEXT.encode("utf-32-le"), ("holds bytes that are zero",)),
-        ("p.csv", TEXT.encode("utf-32"), ("byte 1 is not UTF-8",)),
         ("p.csv", TEXT.replace(",", "^"), ("unknown column", "the only column", "sep")),
         ("p.csv", "".join(f'"{line}"\n' for line in LINES), ("one column", "double quotes", "remove those")),
         ("p.csv", ",".join(f"{n % 7}" for n in range(14)) + "\n", ("'4', and 2 more", "rename")),
@@ -135,10 +129,8 @@ def test_what_stands_before_and_between_rows_changes_nothing(content, tmp_path):
         ("p.csv", f'{LINES[0]}\n"{LINES[1]}\n{LINES[2]}\n', ("a double quote in row 1 or later",)),
         ("p.csv", "\n".join(LINES[1:]), ("unknown column", "Put one with the names")),
         ("p.csv", TEXT.replace("age,job", "age,"), ("column 2 has no name",)),
-        ("p.csv", TEXT.replace("age,job", ","), ("column 2 has no name",)),
         ("p.csv", '""\n1\n2\n', ("column 1 has no name",)),
         ("p.csv", "", ("it is empty",)),
-        ("p.csv", "\n\n", ("it is empty",)),
     ],
 )
 def test_a_file_is_refused_for_the_reason_that_it_has(name, content, parts, tmp_path):
@@ -348,13 +340,6 @@ def test_a_pipe_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe.csv")
     with raises_field(DataError, "path", "write it to one"):
         inspect_table(tmp_path / "pipe.csv")
-
-
-def test_people_and_their_rows_change_together():
-    people_of = Recipe(person="id", rows_per_person=8)
-    assert people_of.with_changes({"rows_per_person": 4}).rows_per_person == 4
-    with raises_field(SettingError, "rows_per_person"):
-        Recipe().with_changes({"rows_per_person": 4})
 
 
 def test_a_parquet_file_with_columns_of_one_name_is_refused(tmp_path):
