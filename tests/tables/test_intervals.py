@@ -54,10 +54,10 @@ def test_rows_have_norm_1_but_for_their_trend_and_for_texts_without_a_place(numb
     encoder = fitted(table)
     column = encoder.columns[0]
     of_text = encoder.scales[column.width].astype(float) ** 2
-    of_trend = encoder.scales[column.width - 1].astype(float) ** 2 if column.has_trend else 0.0
+    of_trend = encoder.scales[column.width - 1].astype(float) ** 2 if len(column.trend) else 0.0
 
     def expected(numbers, without_place):
-        trend = column.encode(pd.Series(numbers))[:, -1].astype(float) if column.has_trend else np.zeros(1)
+        trend = column.encode(pd.Series(numbers))[:, -1].astype(float) if len(column.trend) else np.zeros(1)
         squares = 1 + of_trend * (trend**2 - 1) - without_place * of_text
         return torch.tensor(np.broadcast_to(np.sqrt(squares), len(numbers)).copy())
 
@@ -133,9 +133,9 @@ def test_a_trend_rises_by_equal_steps_with_the_finest_intervals(numbers, flagged
     numbers = [each for each in numbers if flagged or not math.isnan(each)] or [0.0]
     column = cut_at_quantiles(numbers, flagged)
     edges = column.edges[-1]
-    assert column.has_trend == (len(edges) > 1)
-    assert column.width == sum(len(each) + 1 + flagged for each in column.edges) + column.has_trend
-    if column.has_trend:
+    assert (len(column.trend) > 0) == (len(edges) > 1)
+    assert column.width == sum(len(each) + 1 + flagged for each in column.edges) + (len(column.trend) > 0)
+    if len(column.trend):
         lowest = pd.Series([-math.inf, *edges, math.nan])
         trend = column.encode(lowest)[:, -1].astype(float)
         assert trend[-1] == 0

@@ -6,7 +6,7 @@ import json
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 import numpy.typing as npt
@@ -76,39 +76,32 @@ class Column(ABC):
     Attributes:
         name: name of the column.
         numeric: True for numbers, False for texts.
+        blocks: number of inputs of each one-hot block; () where inputs have no blocks.
+        trend: values of a last input beside blocks, in each interval; empty where there is none.
+        marks_missing: True where missing cells have an input.
+        held_nothing: True where the column had no value in any training row, as far as is kept.
     """
 
     name: str
     numeric: ClassVar[bool] = True
+    trend: Any = ()
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """Number of inputs of each one-hot block; () where inputs have no blocks."""
         return ()
-
-    @property
-    def has_trend(self) -> bool:
-        """True where a last input is a trend."""
-        return False
 
     @property
     def width(self) -> int:
         """Number of inputs."""
-        return sum(self.blocks) + self.has_trend
+        return sum(self.blocks) + (len(self.trend) > 0)
 
     @property
     @abstractmethod
-    def marks_missing(self) -> bool:
-        """True where missing cells have an input."""
+    def marks_missing(self) -> bool: ...
 
     @property
     def held_nothing(self) -> bool:
-        """True where the column had no value in any training row, as far as is kept."""
         return False
-
-    def common_part(self, size: int) -> float:
-        """Return the part of a block's square that rows have in common, if inputs are equally frequent."""
-        return 1 / max(1, size)
 
     @abstractmethod
     def knows(self, column: pd.Series) -> Bools:
@@ -140,12 +133,6 @@ class TextColumn(Column):
     @property
     def marks_missing(self) -> bool:
         return bool(self.knows(pd.Series([None], dtype=object))[0])
-
-    def common_part(self, size: int) -> float:
-        """Return the part of the block's square that rows have in common, where frequencies of texts fall
-        like 1, 1/2, 1/3 and so on (Zipf's law)."""
-        falling = 1 / np.arange(1, max(1, size) + 1)
-        return float((falling**2).sum() / falling.sum() ** 2)
 
     @abstractmethod
     def places(self, column: pd.Series) -> Codes:
@@ -287,16 +274,11 @@ class Intervals(Column):
         return tuple(len(each) + 1 + self.flagged for each in self.edges)
 
     @property
-    def has_trend(self) -> bool:
-        """True for three intervals or more, which one-hot inputs alone tell apart slowly."""
-        return len(self.edges[-1]) > 1
-
-    @property
     def trend(self) -> Floats:
-        """Trend in each interval of the finest resolution."""
-        steps = np.linspace(-1.0, 1.0, len(self.edges[-1]) + 1)
-        rising: Floats = steps / np.sqrt((steps**2).mean())
-        return rising
+        """Trend in each of three intervals or more, which one-hot inputs alone tell apart slowly."""
+        count = len(self.edges[-1]) + 1
+        steps = np.linspace(-1.0, 1.0, count) if count > 2 else np.zeros(0)
+        return steps / np.sqrt((steps**2).mean()) if count > 2 else steps
 
     @property
     def marks_missing(self) -> bool:
@@ -326,11 +308,18 @@ class Intervals(Column):
 
     def encode(self, column: pd.Series) -> Inputs:
         inputs = _one_hot(self.places(column), self.width)
-        if self.has_trend:
+        if len(self.trend):
             values = column.to_numpy(dtype=np.float64)
             known = ~np.isnan(values)
             inputs[known, -1] = self.trend[np.searchsorted(self.edges[-1], values[known], side="right")]
         return inputs
+
+
+def _common_part(size: int, numeric: bool) -> float:
+    """Return the part of a block's square that rows have in common: where intervals are equally frequent, and
+    texts like 1, 1/2, 1/3 and so on (Zipf's law)."""
+    frequencies = 1 / np.arange(1, max(1, size) + 1) ** (0 if numeric else 1)
+    return float((frequencies**2).sum() / frequencies.sum() ** 2)
 
 
 @final
@@ -367,15 +356,15 @@ class TableEncoder:
         and a model of few examples is nearly a line in each column.
         """
         assert self.examples is not None
-        count = sum(len(column.blocks) + column.has_trend for column in self.columns)
+        count = sum(len(column.blocks) + (len(column.trend) > 0) for column in self.columns)
         blocks: list[tuple[float, float, float]] = []
         for column in self.columns:
-            least = 0.0 if column.has_trend else 1.0
+            has_trend = len(column.trend) > 0
             for size in column.blocks:
                 square = self.examples / (_ROWS_AN_INPUT * max(1, size) * count)
-                square = min(max(square, least), _LARGEST_SQUARE)
-                blocks.append((size, square, column.common_part(size)))
-            blocks += [(1, 1.0, 0.0)] * column.has_trend
+                square = min(max(square, 0.0 if has_trend else 1.0), _LARGEST_SQUARE)
+                blocks.append((size, square, _common_part(size, column.numeric)))
+            blocks += [(1, 1.0, 0.0)] * has_trend
         return np.array(blocks).reshape(-1, 3)
 
     @property
