@@ -418,6 +418,14 @@ def plans() -> dict[str, Callable[[], Result]]:
 # ---------------------------------------------------------------------------------------------------- tables
 
 
+def _as_069d3a7c(encoder: str) -> str:
+    """JSON of an encoder, as 069d3a7c had it, of which hashed columns were a kind of their own."""
+    content = json.loads(encoder)
+    for column in content["columns"]:
+        column.pop("hashed", None)
+    return json.dumps(content)
+
+
 def read_odd(odd: Odd, ending: str) -> Result:
     """Split, encoder and findings of an odd column, or the error; and what inspect proposes."""
     from equidp.data.table import split_and_encode
@@ -435,7 +443,7 @@ def read_odd(odd: Odd, ending: str) -> Result:
             found["split"] = split.digest()
             found["groups"] = list(split.train.group_names)
             found["classes"] = list(split.train.class_names)
-            found["encoder"] = digest(json.dumps(encoder.to_json(), sort_keys=True))
+            found["encoder"] = digest(json.dumps(_as_069d3a7c(encoder.to_json()), sort_keys=True))
             found["inputs"] = split.train.input_shape[0]
         except EquidpError as error:
             found["refused"] = type(error).__name__

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from equidp._extras import require_extra
 from equidp.engines.model import call_model, device_of, one_tensor, preserve_modes
-from equidp.tables.encode import Categories, HashedCategories, Intervals, TableEncoder
+from equidp.tables.encode import Categories, Intervals, TableEncoder
 
 with require_extra("tables"):
     import pandas as pd
@@ -132,9 +132,7 @@ def _effect(column: Any, weights: Floats, private: bool) -> Effect:
         lowest = [-np.inf, *edges, *([np.nan] if missing else [])]  # of each part
         weights = column.encode(pd.Series(lowest)) @ weights
     elif isinstance(column, Categories):
-        texts = column.values
-    elif isinstance(column, HashedCategories):
-        texts = tuple(f"cell {cell}" for cell in column.cells)
+        texts = tuple(f"cell {each}" for each in column.values) if column.hashed else column.values
     known = weights[:-1] if missing else weights
     public = private or getattr(column, "public", False)
     return Effect(column.name, weights - known.mean(axis=0), edges, texts, missing, public)

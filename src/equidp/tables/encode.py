@@ -65,9 +65,11 @@ def hash_texts(column: pd.Series) -> Codes:
     [48805, 48912, 32596, 48805]
     """
     codes, texts = distinct_texts(column)
-    cells = [int.from_bytes(blake2b(text.encode(), digest_size=2).digest(), "big") for text in texts]
-    of_rows: Codes = np.asarray(cells, dtype=np.int64)[codes]
-    return of_rows
+    return np.array(list(map(_cell, texts)), dtype=np.int64)[codes]
+
+
+def _cell(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode(), digest_size=2).digest(), "big")
 
 
 class Column(ABC):
@@ -121,74 +123,49 @@ def _one_hot(places: Codes, width: int) -> Inputs:
     return inputs
 
 
-class TextColumn(Column):
-    """A column of texts as one block, in which a text has at most one place."""
-
-    numeric = False
-
-    @property
-    def blocks(self) -> tuple[int, ...]:
-        return (self.width,)
-
-    @property
-    def marks_missing(self) -> bool:
-        return bool(self.knows(pd.Series([None], dtype=object))[0])
-
-    @abstractmethod
-    def places(self, column: pd.Series) -> Codes:
-        """Return the place of each text, [n]; -1 for a text without a place."""
-
-    def knows(self, column: pd.Series) -> Bools:
-        return self.places(column) >= 0
-
-    def encode(self, column: pd.Series) -> Inputs:
-        return _one_hot(self.places(column), self.width)
-
-
 @final
 @dataclass(frozen=True)
-class Categories(TextColumn):
-    """A column of texts, one-hot over `values`. Any other text becomes all zeros.
+class Categories(Column):
+    """A column of texts as one block, one-hot over `values`. Any other text becomes all zeros.
 
     Attributes:
         name: name of the column.
-        values: texts that have an input.
+        values: texts that have an input; or cells of `hash_texts` that have one, as texts.
         public: True if they are public codes; False if they come from training rows.
+        hashed: values are cells.
     """
 
     name: str
     values: tuple[str, ...]
     public: bool = False
+    hashed: bool = False
+
+    numeric = False
 
     @property
-    def width(self) -> int:
-        return len(self.values)
+    def blocks(self) -> tuple[int, ...]:
+        return (len(self.values),)
+
+    @property
+    def marks_missing(self) -> bool:
+        return bool(self.knows(pd.Series([None], dtype=object))[0])
 
     @property
     def held_nothing(self) -> bool:
         return self.values == (MISSING,)
 
     def places(self, column: pd.Series) -> Codes:
+        """Return the place of each text, [n]; -1 for a text without a place."""
         codes, texts = distinct_texts(column)
-        of_texts: Codes = pd.Index(self.values).get_indexer(pd.Index(texts))
+        known = [str(_cell(text)) for text in texts] if self.hashed else texts
+        of_texts: Codes = pd.Index(self.values).get_indexer(pd.Index(known))
         return of_texts[codes]
 
+    def knows(self, column: pd.Series) -> Bools:
+        return self.places(column) >= 0
 
-@final
-@dataclass(frozen=True)
-class HashedCategories(TextColumn):
-    """A column of texts, one-hot over `cells` of `hash_texts`. A text in any other cell becomes all zeros."""
-
-    name: str
-    cells: tuple[int, ...]
-
-    @property
-    def width(self) -> int:
-        return len(self.cells)
-
-    def places(self, column: pd.Series) -> Codes:
-        of_rows: Codes = pd.Index(self.cells).get_indexer(hash_texts(column))
-        return of_rows
+    def encode(self, column: pd.Series) -> Inputs:
+        return _one_hot(self.places(column), self.width)
 
 
 @final
@@ -341,7 +318,7 @@ class TableEncoder:
     [[0.20000000298023224, 0.0, 1.0], [0.4000000059604645, 1.0, 0.0]]
     """
 
-    columns: tuple[Categories | HashedCategories | Numbers | Intervals, ...]
+    columns: tuple[Categories | Numbers | Intervals, ...]
     missing: str
     private: bool = False
     textual: tuple[str, ...] = ()

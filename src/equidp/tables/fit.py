@@ -12,15 +12,7 @@ from scipy.special import ndtri
 
 from equidp._extras import require_extra
 from equidp.errors import DataWarning
-from equidp.tables.encode import (
-    CELLS,
-    Categories,
-    HashedCategories,
-    Intervals,
-    Numbers,
-    TableEncoder,
-    hash_texts,
-)
+from equidp.tables.encode import CELLS, Categories, Intervals, Numbers, TableEncoder, hash_texts
 from equidp.tables.intervals import (
     BINNINGS,
     STANDARD,
@@ -38,7 +30,7 @@ with require_extra("tables"):
     from sklearn.preprocessing import StandardScaler
 
 Bools = npt.NDArray[np.bool_]
-Fitted = Categories | HashedCategories | Numbers | Intervals
+Fitted = Categories | Numbers | Intervals
 
 _POWERS = np.ldexp(1.0, np.arange(-24, 61, 4))  # up to over `LARGEST_NUMBER`
 _GRID: Floats = np.concatenate([-_POWERS[::-1], _POWERS])
@@ -93,7 +85,7 @@ def fit_encoder(
     49.5
     >>> release = Release(10.0, SeededRandomness(0))
     >>> drawn = fit_encoder(table, np.arange(3000), {}, "refuse", release=release)
-    >>> abs(drawn.columns[0].shift - 49.5) < 2, len(drawn.columns[1].cells)
+    >>> abs(drawn.columns[0].shift - 49.5) < 2, len(drawn.columns[1].values)
     (True, 2)
     """
     numbers = [name for name in features.columns if features[name].dtype == float]
@@ -158,7 +150,7 @@ def _exact_numbers(
     return Numbers(name, low, high - low, low, high, 0.5, marked, from_rows=True)
 
 
-def private_texts(texts: pd.DataFrame, release: Release, share: float) -> dict[str, HashedCategories]:
+def private_texts(texts: pd.DataFrame, release: Release, share: float) -> dict[str, Categories]:
     """Return each column of texts with the cells whose noisy count stands out.
 
     Texts are counted in 65,536 public cells, by a hash, so no list of texts is read off the data and no
@@ -169,8 +161,10 @@ def private_texts(texts: pd.DataFrame, release: Release, share: float) -> dict[s
     stacked = np.stack(codes, axis=1) if codes else np.zeros((len(texts), 0), dtype=np.int64)
     kept, faint = _standing_out(release.counts(stacked, cells=CELLS, share=share), expected=0.1)
     _warn_of(texts.columns[faint])
-    cells = (tuple(np.flatnonzero(each).tolist()) for each in kept)
-    return {name: HashedCategories(name, each) for name, each in zip(texts.columns, cells, strict=True)}
+    cells = (tuple(map(str, np.flatnonzero(each))) for each in kept)
+    return {
+        name: Categories(name, each, hashed=True) for name, each in zip(texts.columns, cells, strict=True)
+    }
 
 
 def private_numbers(

@@ -82,7 +82,7 @@ def test_everything_downstream_uses_what_was_released(config, people, tmp_path):
     run, evaluation = train(tmp_path / "run")
     kept = open_run(tmp_path / "run")
     assert kept.encoder.private
-    assert kept.facts["input_shape"] == [2 + len(kept.encoder.columns[1].cells)]
+    assert kept.facts["input_shape"] == [2 + len(kept.encoder.columns[1].values)]
     assert kept.inputs(people).shape[1:] == run.model[-1].weight.shape[1:]
     again = kept.test()
     assert len(again) == evaluation.groups.set_index("group").at["all", "count"]
