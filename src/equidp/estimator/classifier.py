@@ -208,7 +208,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         weights = weights_of_rows(sample_weight, targets)
         check_groups(self.method, features)
         groups, self.group_names_ = groups_of(features, len(targets))
-        owners = people_of(people, self.rows_per_person, X)
+        owners = people_of(people, self.rows_per_person, len(targets))
         resolved = self._resolve(len(targets) if owners is None else len(owners))
         self.delta_, self.noise_multiplier_ = resolved.delta, resolved.noise_multiplier
         seed = None

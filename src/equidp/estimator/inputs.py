@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from equidp._extras import require_extra
-from equidp._validate import check_some_weight, check_weights
+from equidp._validate import check_weights
 from equidp.data.people import PeoplesRows, person_codes
 from equidp.errors import DataError, DataWarning, SettingError
 from equidp.policies.methods import method_named
@@ -49,16 +49,21 @@ def check_numbers(rows: Any) -> None:
 
 
 def check_known(y: npt.NDArray[Any]) -> None:
-    """Raise where a target of y, [n], is missing, such as None or pandas.NA.
-
-    Raises:
-        DataError: names the first row.
-    """
+    """Raise where a target of y, [n], is missing, such as None or pandas.NA."""
     if (missing := pd.isna(y)).any():
         raise DataError(
             f"y has {int(missing.sum()):,} of {len(y):,} targets that are missing, the first in row "
             f"{int(missing.argmax()) + 1:,}; leave these rows out.",
             field="y",
+        )
+
+
+def _check_rows(name: str, shape: Any, n: int) -> None:
+    """Raise unless there is one value for each row of X."""
+    if tuple(shape) != (n,):
+        raise DataError(
+            f"{name} has shape {tuple(shape)} beside {n} rows of X; expected ({n},), one for each.",
+            field=name,
         )
 
 
@@ -78,11 +83,7 @@ def groups_of(sensitive_features: Any, n: int) -> tuple[Tensor, tuple[str, ...]]
             "row's group: [n], or [n, columns].",
             field="sensitive_features",
         ) from error
-    if len(table) != n:
-        raise DataError(
-            f"sensitive_features has {len(table)} rows beside {n} in X; expected one for each.",
-            field="sensitive_features",
-        )
+    _check_rows("sensitive_features", (len(table),), n)
     table.columns = [str(name) for name in table.columns]
     texts = table.apply(lambda column: column.map(str, na_action="ignore").astype(object))
     codes, names = cross_columns(texts.where(table.notna(), None), list(table.columns))
@@ -102,31 +103,24 @@ def weights_of_rows(sample_weight: Any, classes: Tensor) -> Tensor | None:
     """
     if sample_weight is None:
         return None
-    n = len(classes)
     try:
         weights = np.asarray(sample_weight, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise DataError(
             "sample_weight has values that are not numbers; expected one for each row.", field="sample_weight"
         ) from error
-    if weights.ndim == 0:
-        weights = np.full(n, weights)
-    if weights.shape != (n,):
-        raise DataError(
-            f"sample_weight has shape {weights.shape} beside {n} rows of X; expected ({n},).",
-            field="sample_weight",
-        )
+    weights = weights if weights.ndim else np.full(len(classes), weights)
+    _check_rows("sample_weight", weights.shape, len(classes))
     check_weights(weights, "sample_weight", "sample_weight")
-    check_some_weight(weights, "sample_weight", "sample_weight")
     if len(classes[torch.from_numpy(weights > 0)].unique()) < 2:
         raise DataError(
-            "sample_weight leaves one class with weights above zero; a classifier needs at least two.",
+            "sample_weight leaves fewer than two classes with weights above zero; a classifier needs two.",
             field="sample_weight",
         )
     return None if (weights == 1).all() else torch.from_numpy(weights.astype(np.float32))
 
 
-def people_of(people: Any, most_rows: int | None, rows: Any) -> PeoplesRows | None:
+def people_of(people: Any, most_rows: int | None, n: int) -> PeoplesRows | None:
     """Return the rows of each person; None where each row is an example. Warns of rows that are left out.
 
     Raises:
@@ -141,11 +135,7 @@ def people_of(people: Any, most_rows: int | None, rows: Any) -> PeoplesRows | No
     if people is None or most_rows is None:
         return None
     people = person_codes(people)
-    if len(people) != rows.shape[0]:
-        raise DataError(
-            f"people has {len(people)} rows beside {rows.shape[0]} in X; expected one for each.",
-            field="people",
-        )
+    _check_rows("people", people.shape, n)
     chosen = PeoplesRows.choose_rows(people, most_rows, seed=0)
     if message := chosen.left_out_message():
         warnings.warn(message, DataWarning, stacklevel=4)
