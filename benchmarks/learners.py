@@ -1,8 +1,9 @@
 """Contenders of tables.py, a class each: how a model is trained on a table, and what it predicts.
 
-All are told the same public facts: ranges of numbers, levels of categories, which column is the target. Private
-ones keep all that they read from the rows within the same epsilon and delta, edges and scales included, by the
-defaults of their libraries. None reads the column of groups. A contender is added by its class.
+All are told the same public facts: ranges of numbers, levels of categories, which column is the target.
+Private ones keep all that they read from the rows within the same epsilon and delta, edges and scales
+included, by the defaults of their libraries; a class that does not says so. None reads the column of groups.
+A contender is added by its class.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Learner(ABC):
 
 
 class Equidp(Learner):
-    """`equidp.train` by its defaults, with edges and categories released within epsilon."""
+    """`equidp.train` with edges and categories released within epsilon, else by its defaults."""
 
     name, package = "equidp", "equidp"
     options: ClassVar[dict[str, Any]] = {"preprocessing": "private"}
@@ -105,7 +106,7 @@ class EquidpWithoutRanges(Equidp):
 
 
 class EquidpExact(EquidpWithoutRanges):
-    """`equidp.train` as it comes: edges and categories are those of the rows, which epsilon does not cover."""
+    """By its defaults: edges and categories are those of the rows, which epsilon does not cover."""
 
     name, options = "equidp, edges not covered", {}
 
@@ -161,7 +162,7 @@ class Logistic(Learner):
 
 
 class ObjectivePerturbation(Logistic):
-    """diffprivlib's logistic regression (Chaudhuri and others, 2011), whose delta is 0; numbers are in [0, 1]."""
+    """diffprivlib's logistic regression (Chaudhuri and others, 2011): delta is 0, numbers are in [0, 1]."""
 
     name, package, private = "diffprivlib, logistic", "diffprivlib", True
 

@@ -1,12 +1,12 @@
 """Compares equidp on real tables with other private learners, and with models without privacy.
 
     EQUIDP_DATA=data python benchmarks/tables.py [--seeds 14 15 16] [--epsilon 1] [--out tables.jsonl]
-    ENVIRONMENT/bin/python benchmarks/tables.py --learners "diffprivlib, logistic"    # where that is installed
+    OTHER/bin/python benchmarks/tables.py --learners "diffprivlib, logistic"    # where that is installed
 
-Contenders are the classes of learners.py. Each figure is a row of --out, written as soon as it is known, and read
-from there by the next call; contenders that cannot be imported together run by several calls. A seed draws the
-split, 80/20, and the contender's noise where it takes a seed. Accuracy, recall (at 0.5), AUC and log loss are of
-the test rows; a gap is the largest less the smallest over groups.
+Contenders are the classes of learners.py. Each cell is a row of --out, written as soon as it is known, and
+read from there by the next call; contenders that cannot be installed together run by several calls. A seed
+draws the split, 80/20, and the contender's noise where it takes a seed. Accuracy, recall (at 0.5), AUC and
+log loss are of the test rows; a gap is the largest less the smallest over groups.
 
 Ranges are what code books and common sense say. Levels are those of the whole file: its code book's.
 """

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 FIGURES: Final = 6
 """Version of the results that equidp computes; part of the key of each stored run and audit.
 
-Raise it by one in the commit that changes a result for the same data, settings, seed and packages, and make
-`benchmarks/figures.json` again; `benchmarks/same_figures.py --kept` says whether results moved. Refactoring,
-speed and words leave it as it is, so that stored results outlive them.
+Raise it by one in the commit that changes a result for the same data, settings, seed and packages, as
+`benchmarks/golden.py` says. Refactoring, speed and words leave it as it is, so that stored results outlive
+them.
 """
 
 Facts = Mapping[str, Any]
