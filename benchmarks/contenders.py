@@ -1,26 +1,34 @@
-"""Contenders. Each makes a function that takes one whole step on one batch, noise and optimizer included."""
+"""Steps in PyTorch that run.py compares: whole ones on a given sample, noise and optimizer included."""
 
 from __future__ import annotations
 
-import itertools
+import gc
+import math
 import warnings
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
+import numpy as np
 import torch
 from opacus import PrivacyEngine
 from opacus.grad_sample import GradSampleModule, GradSampleModuleFastGradientClipping
 from opacus.validators import ModuleValidator
-from subjects import Subject
+from subjects import ALL
 from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, TensorDataset
 
 import equidp
-from equidp.engines import dataset_norms
+from equidp.cli.messages import keep_freed_memory
 from equidp.kernel.run import Batch
+from equidp.training.device import wait_for
 
-Step = Callable[[], object]
-Batches = tuple[Tensor, Tensor, Tensor]
+Columns = tuple[Tensor, Tensor, Tensor, Tensor]
+"""Inputs, targets, groups and indices of a sample."""
+Step = Callable[[Columns], object]
+LEARNING_RATE = 0.01
 
 POLICIES: dict[str, Callable[[], equidp.Policy]] = {
     "dpsgd": lambda: equidp.DPSGD(clipping_bound=1.0),
@@ -29,141 +37,145 @@ POLICIES: dict[str, Callable[[], equidp.Policy]] = {
 }
 
 
-def sgd(model: nn.Module, batch: Batches) -> Step:
-    inputs, targets, _ = batch
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+def _sgd(model: nn.Module, rows: Columns, batch_size: int, *, compiled: bool = False) -> Step:
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     loss = nn.CrossEntropyLoss()
+    forward = torch.compile(model, dynamic=True) if compiled else model
 
-    def step() -> None:
+    def step(sample: Columns) -> None:
         optimizer.zero_grad()
-        loss(model(inputs), targets).backward()
+        loss(forward(sample[0]), sample[1]).backward()
         optimizer.step()
 
     return step
 
 
-def trainer_of(
+def _equidp(
     model: nn.Module,
-    batch: Batches,
-    policy: str,
+    rows: Columns,
+    batch_size: int,
     *,
+    policy: str,
     engine: str = "ghost",
     secure: bool = False,
-    batch_size: int | None = None,
-    epochs: float | None = None,
-) -> equidp.Trainer:
-    inputs, targets, groups = batch
-    names = tuple(str(value) for value in range(int(targets.max()) + 1))
-    return equidp.Trainer(
-        model,
-        torch.optim.SGD(model.parameters(), lr=0.01),
-        equidp.GroupedDataset(inputs, targets, groups, group_names=("a", "b"), class_names=names),
-        method=POLICIES[policy](),
-        batch_size=batch_size or len(inputs),
-        delta=1e-6,
-        epochs=epochs,
-        steps=None if epochs else 10**6,
-        noise_multiplier=1.0,
-        engine=engine,
-        seed=None if secure else 0,
-    )
-
-
-def ours(
-    model: nn.Module, batch: Batches, policy: str, *, engine: str = "ghost", secure: bool = False
 ) -> Step:
-    trainer = trainer_of(model, batch, policy, engine=engine, secure=secure)
-    return repeated(trainer, Batch(*batch, torch.arange(len(batch[0]), device=batch[0].device)))
-
-
-def repeated(trainer: equidp.Trainer, batch: Batch) -> Step:
-    """Return a step on the same batch each time, which protects nobody.
+    """A step of `Trainer` on the given samples, which protects nobody.
 
     It leaves out the check of eight rows in steps 1, 2, 4, ..., which a few hundred steps would count at more
     than its share of a training.
     """
-    trainer._run._samples, trainer._run._check = itertools.repeat(batch), None
-    return trainer.step
+    names = tuple(str(value) for value in range(int(rows[1].max()) + 1))
+    trainer = equidp.Trainer(
+        model,
+        torch.optim.SGD(model.parameters(), lr=LEARNING_RATE),
+        equidp.GroupedDataset(*rows[:3], group_names=("a", "b"), class_names=names),
+        method=POLICIES[policy](),
+        batch_size=batch_size,
+        delta=1e-6,
+        steps=10**6,
+        noise_multiplier=1.0,
+        engine=engine,
+        seed=None if secure else 0,
+    )
+    samples: deque[Batch] = deque()
+    trainer._run._samples, trainer._run._check = iter(samples.popleft, None), None
+
+    def step(sample: Columns) -> None:
+        samples.append(Batch(*sample))
+        trainer.step()
+
+    return step
 
 
-def norms_alone(model: nn.Module, batch: Batches) -> Step:
-    """Return a pass over norms alone, as accounting and diagnostics take it."""
-    trainer = trainer_of(model, batch, "dpsgd")
-    return lambda: dataset_norms(trainer.engine, *batch[:2])
+def _opacus(model: nn.Module, rows: Columns, batch_size: int, *, mode: str) -> Step:
+    """Opacus as its guides set it up."""
+    fixed = ModuleValidator.fix(model).to(rows[0].device)
+    per_example = mode in ("hooks", "functorch")
+    if per_example:
+        module = GradSampleModule(fixed, force_functorch=mode == "functorch")
+    else:
+        module = GradSampleModuleFastGradientClipping(
+            fixed, max_grad_norm=1.0, use_ghost_clipping=mode == "ghost"
+        )
+    parts = PrivacyEngine().make_private(
+        module=module,
+        optimizer=torch.optim.SGD(module.parameters(), lr=LEARNING_RATE),
+        criterion=nn.CrossEntropyLoss(),
+        data_loader=DataLoader(TensorDataset(rows[0].cpu(), rows[1].cpu()), batch_size=batch_size),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        poisson_sampling=False,  # samples are given
+        grad_sample_mode=mode if per_example else "ghost",
+    )
+    private, optimizer = parts[:2]
+    loss = nn.CrossEntropyLoss() if per_example else parts[2]
 
-
-def opacus(model: nn.Module, batch: Batches, mode: str) -> Step:
-    inputs, targets, _ = batch
-    loader = DataLoader(TensorDataset(inputs.cpu(), targets.cpu()), batch_size=len(inputs))
-    module, optimizer, criterion, _ = opacus_parts(model, loader, mode, poisson=False)
-
-    def step() -> None:
+    def step(sample: Columns) -> None:
         optimizer.zero_grad()
-        criterion(module(inputs), targets).backward()
+        loss(private(sample[0]), sample[1]).backward()
         optimizer.step()
 
     return step
 
 
-def opacus_parts(
-    model: nn.Module, loader: DataLoader, mode: str, *, poisson: bool
-) -> tuple[nn.Module, torch.optim.Optimizer, Callable, DataLoader]:
-    """Set up Opacus as its guides do, in one of the modes of `OPACUS`."""
-    device = next(model.parameters()).device
-    fixed = ModuleValidator.fix(model).to(device)
-    loss = nn.CrossEntropyLoss()
-    if mode in ("hooks", "functorch"):
-        module = GradSampleModule(fixed, force_functorch=mode == "functorch")
-        kind = mode
-    else:
-        module = GradSampleModuleFastGradientClipping(
-            fixed, max_grad_norm=1.0, use_ghost_clipping=mode == "ghost"
-        )
-        kind = "ghost"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        made = PrivacyEngine().make_private(
-            module=module,
-            optimizer=torch.optim.SGD(module.parameters(), lr=0.01),
-            criterion=loss,
-            data_loader=loader,
-            noise_multiplier=1.0,
-            max_grad_norm=1.0,
-            poisson_sampling=poisson,
-            grad_sample_mode=kind,
-        )
-    if kind == "ghost":
-        module, optimizer, criterion, loader = made
-    else:
-        (module, optimizer, loader), criterion = made, loss
-    return module, optimizer, criterion, loader
-
-
 OPACUS = ("hooks", "functorch", "fast gradient clipping", "ghost")
-
-CONTENDERS: dict[str, Callable[[nn.Module, Batches], Step]] = {
-    "plain SGD": sgd,
-    **{f"equidp ghost, {policy}": partial(ours, policy=policy) for policy in POLICIES},
-    "equidp ghost, dpsgd, noise from the OS": partial(ours, policy="dpsgd", secure=True),
-    "equidp ghost, norms alone": norms_alone,
-    "equidp functional, dpsgd": partial(ours, policy="dpsgd", engine="functional"),
-    **{f"Opacus {mode}": partial(opacus, mode=mode) for mode in OPACUS},
+CONTENDERS: dict[str, Callable[[nn.Module, Columns, int], Step]] = {
+    "plain SGD": _sgd,
+    "plain SGD, compiled": partial(_sgd, compiled=True),
+    **{f"equidp ghost, {policy}": partial(_equidp, policy=policy) for policy in POLICIES},
+    "equidp ghost, dpsgd, noise from the OS": partial(_equidp, policy="dpsgd", secure=True),
+    "equidp functional, dpsgd": partial(_equidp, policy="dpsgd", engine="functional"),
+    **{f"Opacus {mode}": partial(_opacus, mode=mode) for mode in OPACUS},
 }
 
 
-def steps_for(
-    subject: Subject, device: torch.device, names: Sequence[str] = tuple(CONTENDERS)
-) -> tuple[dict[str, Step], dict[str, str]]:
-    """Return a step of each contender named that can train the subject, and why the others cannot."""
-    batch = tuple(tensor.to(device) for tensor in subject.batch())
-    steps, refused = {}, {}
-    for name in names:
-        torch.manual_seed(0)
-        try:
-            step = CONTENDERS[name](subject.make().to(device), batch)
-            step()
-        except Exception as error:
-            refused[name] = f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"
-        else:
-            steps[name] = step
-    return steps, refused
+class Stepper:
+    """A contender on a subject, as `serve` asks for it."""
+
+    def __init__(self, asked: dict[str, Any], rows: Sequence[np.ndarray]) -> None:
+        torch.set_num_threads(asked["threads"])
+        keep_freed_memory()
+        warnings.simplefilter("ignore")
+        self.device = torch.device(asked["device"])
+        self.subject = ALL[asked["subject"]]
+        self.model = self.subject.model(self.device)
+        make = CONTENDERS[asked["contender"]]
+        with self.subject.precision(self.device):
+            self.step = make(self.model, self.ready(rows), asked["batch_size"])
+
+    def ready(self, sample: Sequence[np.ndarray]) -> Columns:
+        inputs, targets, groups, indices = (torch.from_numpy(column).to(self.device) for column in sample)
+        return inputs, targets, groups, indices
+
+    def take(self, samples: list[Columns]) -> None:
+        """Take a step on each sample, and wait until the device has done them."""
+        wait_for(self.device)
+        with self.subject.precision(self.device):
+            for sample in samples:
+                self.step(sample)
+        wait_for(self.device)
+
+    def peak_bytes(self, sample: Sequence[np.ndarray]) -> float:
+        """Return the most bytes that tensors take during a step, model and sample included.
+
+        By the allocators' own events; NaN on a device that is neither the CPU nor CUDA.
+        """
+        ready = [self.ready(sample)]
+        tensors = [*self.model.parameters(), *ready[0]]
+        resting = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        gc.collect()
+        if self.device.type == "cuda":
+            before = torch.cuda.memory_allocated(self.device)
+            torch.cuda.reset_peak_memory_stats(self.device)
+            self.take(ready)
+            return resting + torch.cuda.max_memory_allocated(self.device) - before
+        if self.device.type != "cpu":
+            return math.nan
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+            self.take(ready)
+        events = [event for event in profiled.profiler.kineto_results.events() if event.name() == "[memory]"]
+        live = most = 0
+        for event in sorted(events, key=lambda event: event.start_ns()):
+            live += event.nbytes()
+            most = max(most, live)
+        return resting + most

@@ -71,7 +71,7 @@ class Equidp(Learner):
     options: ClassVar[dict[str, Any]] = {"preprocessing": "private"}
 
     def columns(self, task: Task) -> dict[str, dict[str, Any]]:
-        texts = {column: {"kind": "text"} for column in task.levels}
+        texts = {column: {"kind": "text", "known": ["?"]} for column in task.levels}  # "?" is a level
         return {**texts, **{column: {"range": span} for column, span in task.ranges.items()}}
 
     def predict(self, task: Task) -> np.ndarray:
@@ -102,7 +102,7 @@ class EquidpWithoutRanges(Equidp):
     name = "equidp, no ranges"
 
     def columns(self, task: Task) -> dict[str, dict[str, Any]]:
-        return {column: {"kind": "text"} for column in task.levels}
+        return {name: each for name, each in super().columns(task).items() if name in task.levels}
 
 
 class EquidpExact(EquidpWithoutRanges):

@@ -27,7 +27,7 @@ from unittest import mock
 
 import numpy as np
 import torch
-from subjects import SUBJECTS
+from subjects import OWN
 from torch import Tensor, nn
 
 from equidp import DPSGD, PSAC, Automatic
@@ -214,7 +214,7 @@ def size_of(generator: np.random.Generator, large: bool) -> int:
 def print_alike(device: torch.device) -> int:
     """Print how far the other examples of a batch move when one leaves it, over the sensitivity."""
     loss = nn.CrossEntropyLoss(reduction="none")
-    for subject in SUBJECTS:
+    for subject in OWN:
         inputs, targets, _ = (each.to(device) for each in subject.batch())
         for coarse in (False, True):
             moves = []
