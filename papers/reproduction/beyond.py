@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from equidp import DiagnosisPlan, Effort
+from equidp import Diagnostics, Effort
 from equidp.data.dataset import ALL
 from papers.reproduction.compared import Compared
 from papers.reproduction.item import BEYOND, Claim, Found, Item, Verdict
@@ -72,7 +72,7 @@ ITEMS = (
             Compared(
                 data, _METHODS, 0.3, changes=_WELL_CHOSEN, quick_epochs=4,
                 diagnosed=("direction", "magnitude", "cosine_turned"),
-                diagnosis=DiagnosisPlan(60, None, _EFFORT), final=("accuracy", "change", "epsilon"),
+                diagnosis=Diagnostics(60, None, _EFFORT), final=("accuracy", "change", "epsilon"),
             )
             for data in _DATA
         ),

@@ -11,7 +11,7 @@ from typing import Any, final
 import numpy as np
 import pandas as pd
 
-from equidp import Comparison, DiagnosisPlan, Effort, compare, default_plan
+from equidp import Comparison, Diagnostics, Effort, compare, default_plan
 from equidp.data.dataset import ALL
 from papers import ablation
 from papers.reproduction.item import COLUMNS, Request
@@ -57,7 +57,7 @@ class Compared:
     last: tuple[str, ...] = ()
     diagnosed: tuple[str, ...] = ()
     pairs: tuple[str, ...] = ()
-    diagnosis: DiagnosisPlan | None = None
+    diagnosis: Diagnostics | None = None
     individual: bool = False
     quick_epochs: float | None = None
     label: str = ""

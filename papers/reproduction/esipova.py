@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from equidp import DiagnosisPlan, Effort
+from equidp import Diagnostics, Effort
 from equidp.data.dataset import ALL
 from papers.reproduction.compared import Ablated, Compared
 from papers.reproduction.item import ESIPOVA, Claim, Found, Item, Reason, Verdict, printed_table
@@ -53,7 +53,7 @@ class Data:
             diagnosed=(
                 *_TERMS, "direction_alternative", "magnitude_alternative", "noise", "largest_eigenvalue",
             ),
-            pairs=PAIRS, diagnosis=DiagnosisPlan(self.every, self.groups, _EFFORT),
+            pairs=PAIRS, diagnosis=Diagnostics(self.every, self.groups, _EFFORT),
         )  # fmt: skip
 
 

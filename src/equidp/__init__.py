@@ -16,7 +16,7 @@ _HOMES = {
     "comparison.result": "Comparison",
     "data.dataset": "DataSource DataSplit GroupedDataset",
     "data.people": "by_person",
-    "diagnostics": "DiagnosisPlan Diagnostics Effort diagnose",
+    "diagnostics": "Diagnosis Diagnostics Effort diagnose",
     "display": "Column Interval Table",
     "engines": "make_compatible",
     "errors": "BudgetError DataError EquidpError ModelError PolicyError SettingError",

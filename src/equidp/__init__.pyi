@@ -10,7 +10,7 @@ from equidp.data.dataset import (
 )
 from equidp.data.people import by_person as by_person
 from equidp.diagnostics import (
-    DiagnosisPlan as DiagnosisPlan,
+    Diagnosis as Diagnosis,
     Diagnostics as Diagnostics,
     Effort as Effort,
     diagnose as diagnose,

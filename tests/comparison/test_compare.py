@@ -288,7 +288,7 @@ def test_the_report_shows_raw_epsilons_only_where_asked(tmp_path):
 
 @pytest.mark.soak
 def test_a_diagnosis_is_kept_with_its_runs_and_read_again(tmp_path, capsys):
-    plan = equidp.DiagnosisPlan(6, ("few",), equidp.Effort(batches=2, trace_vectors=2, curvature_examples=10))
+    plan = equidp.Diagnostics(6, ("few",), equidp.Effort(batches=2, trace_vectors=2, curvature_examples=10))
     first, again = (compared(tmp_path, diagnose=plan) for _ in range(2))
     groups = first.sensitive_diagnosis.sensitive_groups
     runs_seen = groups[["method", "seed", "step", "group"]].values.tolist()

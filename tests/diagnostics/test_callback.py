@@ -10,9 +10,7 @@ from torch import nn
 
 import equidp
 from equidp.diagnostics import Diagnostics, Effort, diagnose
-from equidp.diagnostics.callback import RECORD_KEY
 from equidp.errors import ApproximationWarning, DataError, SettingError
-from equidp.training.record import RunRecord
 from support.errors import raises_field
 from support.toy import make_trainer, toy
 
@@ -24,22 +22,18 @@ def watched(diagnostics, policy=None, **settings):
 
 
 def quiet(every=4, groups=None, **settings) -> Diagnostics:
-    return Diagnostics(every, groups, effort=LITTLE, announce=lambda text: None, **settings)
+    return Diagnostics(every, groups, effort=LITTLE, **settings)
 
 
 @pytest.mark.soak
-def test_the_first_step_and_every_so_many_are_diagnosed_and_recorded(tmp_path):
-    record = RunRecord()
-    diagnostics = quiet(record=record)
-    record.append({"epoch": 1})
+def test_the_first_step_and_every_so_many_are_diagnosed_and_a_second_run_begins_anew():
+    diagnostics = quiet()
+    watched(diagnostics, steps=6, epochs=None).fit()
     watched(diagnostics, steps=10, epochs=None).fit()
-    record.save(tmp_path / "run.parquet")
-    tables = RunRecord.load(tmp_path / "run.parquet").settings[RECORD_KEY]
-    groups = pd.DataFrame(tables["groups"])
+    groups = diagnostics.diagnosis.sensitive_groups
     assert groups[["step", "group"]].values.tolist() == [[s, g] for s in (0, 4, 8) for g in ("a", "b")]
     assert groups["epoch"].tolist() == pytest.approx([0, 0, 0.4, 0.4, 0.8, 0.8])
-    pd.testing.assert_frame_equal(groups, diagnostics.diagnosis.sensitive_groups)
-    assert len(tables["pairs"]) == 6
+    assert len(diagnostics.diagnosis.sensitive_pairs) == 6
 
 
 @pytest.mark.soak
@@ -86,20 +80,6 @@ def test_watching_does_not_change_training(policy):
     torch.testing.assert_close(states[0], states[1], rtol=0, atol=0)
 
 
-def test_the_cost_is_said_before_it_starts():
-    said = []
-    diagnostics = Diagnostics(4, ["b"], effort=LITTLE, announce=said.append)
-    trainer = watched(diagnostics, steps=10, epochs=None)
-    diagnostics._diagnose = lambda trainer: said.append("diagnosed")
-    trainer.fit()
-    # 300 examples and twice two batches of 30; 10 examples in each of 4 + 2 + 2 products.
-    assert said[0].startswith(
-        "A diagnosed step takes up to 420 gradients and 80 products of one example's Hessian, about "
-    )
-    assert said[0].endswith("There are 3 of them in a run.")
-    assert said[1:] == ["diagnosed"] * 3
-
-
 def test_an_interrupted_run_goes_on_without_diagnosing_a_step_twice():
     class Stop(equidp.Callback):
         def after_step(self, trainer):
@@ -119,16 +99,6 @@ def test_an_interrupted_run_goes_on_without_diagnosing_a_step_twice():
 def in_two_groups(model):
     weight, bias = model.parameters()
     return torch.optim.SGD([{"params": [weight], "lr": 0.1}, {"params": [bias], "lr": 0.2}])
-
-
-@pytest.mark.soak
-def test_a_second_run_is_refused_since_its_steps_would_be_taken_for_those_of_the_first():
-    diagnostics = quiet()
-    watched(diagnostics, steps=2, epochs=None).fit()
-    other = watched(diagnostics, steps=2, epochs=None)
-    with raises_field(SettingError, "trainer"):
-        other.fit()
-    assert other.entries == ()
 
 
 def test_what_cannot_be_diagnosed_is_refused_before_it_costs():

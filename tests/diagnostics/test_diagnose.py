@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import equidp
-from equidp.diagnostics import Diagnosis, Effort, diagnose
-from equidp.errors import ApproximationWarning, DataError, ModelError, PolicyError, SettingError
+from equidp.diagnostics import Effort, diagnose
+from equidp.errors import DataError, ModelError, PolicyError, SettingError
 from equidp.kernel.noise import SeededRandomness
 from equidp.kernel.sampling import PoissonSampler
 from equidp.policies.dpsgd_f import GroupBounds
@@ -22,8 +22,7 @@ from support.errors import raises_field
 from support.toy import toy
 
 EVERYTHING = Effort(
-    batches=5, curvature_examples=None, trace_vectors=60, trace_error=0.0, eigenvalue_products=100,
-    eigenvalue_error=0.0,
+    batches=5, curvature_examples=None, trace_vectors=60, eigenvalue_products=100
 )  # fmt: skip
 STEP = {"batch_size": 20, "learning_rate": 0.3, "noise_multiplier": 1.5}
 POLICIES = {
@@ -254,7 +253,7 @@ def test_a_part_of_the_examples_gives_figures_that_agree_within_their_errors():
     model, data = model_of(), data_of()
     given = {"groups": ["a"], "seed": 3, **STEP}
     exact = diagnose(model, equidp.DPSGD(0.4), data, effort=EVERYTHING, **given).sensitive_groups.iloc[0]
-    drawn = Effort(batches=5, gradient_examples=50, curvature_examples=10, trace_error=0.0)
+    drawn = Effort(batches=5, gradient_examples=50, curvature_examples=10)
     part = diagnose(model, equidp.DPSGD(0.4), data, effort=drawn, **given).sensitive_groups.iloc[0]
     error = part["sensitive_trace_se"]
     assert abs(part["sensitive_trace"] - exact["sensitive_trace"]) < 4 * error
@@ -317,6 +316,9 @@ def test_a_group_without_examples_is_refused_by_name_unless_left_out():
     effort = Effort(batches=2, trace_vectors=2)
     kept = diagnose(model_of(), equidp.DPSGD(0.4), data, groups=["a", "b"], effort=effort, **STEP)
     assert len(kept.sensitive_groups) == 2
+    for column in {*kept.sensitive_groups, *kept.sensitive_pairs}:  # all that is raw is called so
+        assert column in {"group", "other", "examples", "learning_rate"} or column.startswith("sensitive_")
+    assert kept.findings()
 
 
 @pytest.mark.parametrize(
@@ -325,7 +327,6 @@ def test_a_group_without_examples_is_refused_by_name_unless_left_out():
         {"batches": 1},
         {"gradient_examples": 0},
         {"curvature_examples": 1.5},
-        {"trace_error": 1.0},
         {"eigenvalue_products": 0},
     ],
     ids=str,
@@ -333,49 +334,6 @@ def test_a_group_without_examples_is_refused_by_name_unless_left_out():
 def test_efforts_out_of_range_are_refused(setting):
     with raises_field(SettingError, next(iter(setting))):
         Effort(**setting)
-
-
-class FunctionalRelu(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(5, 2)
-
-    def forward(self, values):
-        return torch.relu(self.layer(values))
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize(
-    ("model", "kink"),
-    [
-        (nn.Sequential(nn.Linear(5, 3), nn.LeakyReLU(), nn.Linear(3, 2)), "LeakyRelu"),
-        (FunctionalRelu(), "Relu"),
-        (
-            nn.Sequential(nn.Unflatten(1, (1, 5)), nn.Conv1d(1, 2, 2), nn.MaxPool1d(4), nn.Flatten()),
-            "MaxPool",
-        ),
-    ],
-)
-def test_models_with_kinks_are_warned_of(model, kink):
-    data = toy(80)
-    with pytest.warns(ApproximationWarning, match=kink):
-        diagnose(model, equidp.DPSGD(0.4), data, effort=Effort(batches=2, trace_vectors=2), **STEP)
-
-
-def test_smooth_models_are_not_warned_of(recwarn):
-    effort = Effort(batches=2, trace_vectors=2)
-    result = diagnose(model_of(), equidp.DPSGD(0.4), data_of(), effort=effort, **STEP)
-    assert isinstance(result, Diagnosis)
-    assert not [each for each in recwarn if each.category is ApproximationWarning]
-
-
-def test_everything_raw_is_called_sensitive():
-    result = diagnose(
-        model_of(), equidp.DPSGD(0.4), data_of(), effort=Effort(batches=2, trace_vectors=2), **STEP
-    )
-    for table in (result.sensitive_groups, result.sensitive_pairs):
-        for column in set(table) - {"group", "other", "examples", "learning_rate"}:
-            assert column.startswith("sensitive_")
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,6 @@ from equidp.diagnostics.excess_risk import (
     norm_condition,
 )
 from equidp.diagnostics.gradients import BatchGradients, cosine
-from equidp.errors import SettingError
-from support.errors import raises_field
 
 
 def drawn(seed: int, size: int = 6):
@@ -256,9 +254,3 @@ def test_the_error_lies_between_the_bounds():
     bounds = clipping_error(gradients, weights, sensitivity=bound, epsilon=epsilon, expected_count=20)
     assert bounds.lower <= error <= bounds.upper
     assert bounds.bias == pytest.approx(float((gradients - bound).clamp_min(0).mean()))
-
-
-@pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan])
-def test_an_epsilon_that_is_none_is_refused(epsilon):
-    with raises_field(SettingError, "epsilon"):
-        best_clipping_bound(torch.ones(3), epsilon=epsilon, expected_count=1.0)

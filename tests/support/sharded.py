@@ -101,7 +101,7 @@ def watched() -> tuple[Any, Any, Any]:
     """Outputs for seven examples, and what a recorder and a diagnosis wrote of a run."""
     record = equidp.RunRecord()
     little = equidp.Effort(batches=3, trace_vectors=4, eigenvalue_products=6, curvature_examples=50)
-    diagnosis = equidp.Diagnostics(every=10, effort=little, announce=lambda text: None)
+    diagnosis = equidp.Diagnostics(every=10, effort=little)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 2))
     data = toy(61)

@@ -22,7 +22,7 @@ from equidp.comparison.plan import DEFAULT_METHODS, ComparisonPlan, Search
 from equidp.comparison.result import check_ending
 from equidp.comparison.sweep import parse_sweep
 from equidp.comparison.tune import FINALISTS, SettingSearch
-from equidp.diagnostics import DiagnosisPlan
+from equidp.diagnostics import Diagnostics
 from equidp.errors import SettingError
 from equidp.policies.methods import ignored_sentences
 from equidp.report.advice import advice_sentences
@@ -72,7 +72,7 @@ class ComparisonOptions:
     """Number of settings to try for each method, the same random ones for all; they are chosen on a part held
     out of training. Settings that are given stay as they are."""
 
-    def plan(self, run: RunFile, diagnosis: DiagnosisPlan | None) -> ComparisonPlan:
+    def plan(self, run: RunFile, diagnosis: Diagnostics | None) -> ComparisonPlan:
         """Return the plan of the comparison that these options, and those of its runs, ask for."""
         of_runs = ("settings", "metric")
         own = {name: value for name, value in vars(self).items() if name not in of_runs}
@@ -121,19 +121,19 @@ class DiagnosisOptions:
     diagnose: bool = False
     """Find out where the disparity comes from; reads raw training data."""
     diagnose_every: Annotated[
-        int | None, Parameter(help=f"Steps between diagnoses; default: {DiagnosisPlan.every}.")
+        int | None, Parameter(help=f"Steps between diagnoses; default: {Diagnostics.every}.")
     ] = None
     diagnose_groups: tuple[str, ...] = ()
     """Groups to diagnose, with commas; default: all."""
 
-    def plan(self) -> DiagnosisPlan | None:
+    def plan(self) -> Diagnostics | None:
         """Plan of the diagnosis; None without one."""
         if not self.diagnose and (self.diagnose_groups or self.diagnose_every is not None):
             raise SettingError(
                 "--diagnose-groups and --diagnose-every say how to diagnose; give --diagnose too."
             )
-        every = DiagnosisPlan.every if self.diagnose_every is None else self.diagnose_every
-        return DiagnosisPlan(every, self.diagnose_groups or None) if self.diagnose else None
+        every = Diagnostics.every if self.diagnose_every is None else self.diagnose_every
+        return Diagnostics(every, self.diagnose_groups or None) if self.diagnose else None
 
 
 @app.default

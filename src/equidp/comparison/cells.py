@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, final
@@ -32,8 +32,7 @@ from equidp.data.features import WithFeatures
 from equidp.data.own import OwnSource
 from equidp.data.table import releases_of
 from equidp.data.validation import ValidationPart
-from equidp.diagnostics import DiagnosisPlan, Diagnostics
-from equidp.diagnostics.callback import RECORD_KEY
+from equidp.diagnostics import Diagnostics
 from equidp.digest import code_digest, module_digest, read_code
 from equidp.errors import ApproximationWarning, DataError, DataWarning
 from equidp.evaluation.costs import EPSILON_OF_GROUP
@@ -137,7 +136,7 @@ class Cell:
     engine: str
     device: str = "cpu"
     release_epsilon: float | None = None
-    diagnosis: DiagnosisPlan | None = None
+    diagnosis: Diagnostics | None = None
     curves: bool = True
     swept: Mapping[str, Any] = field(default_factory=dict)
     baseline: str = ""
@@ -178,7 +177,7 @@ class Cell:
         code = part_digests(self.plan)
         if None in code.values():
             return None
-        diagnosis = None if self.diagnosis is None else asdict(self.diagnosis)
+        diagnosis = None if self.diagnosis is None else repr(self.diagnosis)
         facts = [plan, code, self.seed, self.engine, self.release_epsilon, diagnosis, self.curves]
         if self.counts_noise is not None:
             facts += [self.counts_noise, self.balanced]
@@ -502,8 +501,9 @@ def train_cell(cell: Training, asked: Mapping[str, str | None], threads: int | N
 def _train(cell: Cell, data: DataSplit) -> CellResult:
     record, began = RunRecord(), time.perf_counter()
     callbacks: list[Callback] = [EpochRecorder(record, data.test)] if cell.curves else []
-    if cell.diagnosis is not None:
-        callbacks.append(Diagnostics.of(cell.diagnosis, record=record, announce=lambda cost: None))
+    diagnostics = cell.diagnosis and replace(cell.diagnosis)
+    if diagnostics is not None:
+        callbacks.append(diagnostics)
     individual = None if cell.release_epsilon is None else Individual(per_epoch=1)
     watched = {each.name: each.callback(data) for each in cell.callbacks}
     counted = individual or next((each.individual for each in watched.values() if each.individual), None)
@@ -512,7 +512,6 @@ def _train(cell: Cell, data: DataSplit) -> CellResult:
         warnings.simplefilter("ignore", ApproximationWarning)  # said before the first run
         run = trainer.fit()
     spent = {"epsilon": run.epsilon(), "epsilon_rdp": run.epsilon(accountant="rdp")}
-    tables = record.settings.get(RECORD_KEY, {})
     results = run.metrics(data.test).assign(**spent)
     if trainer.event.shares:
         own = {**run.epsilon_by_group(), ALL: spent["epsilon"]}
@@ -521,7 +520,12 @@ def _train(cell: Cell, data: DataSplit) -> CellResult:
         results=results,
         epochs=record.table(),
         individual=pd.DataFrame() if individual is None else _individual(cell, trainer),
-        diagnosis={name: pd.DataFrame(rows) for name, rows in tables.items()},
+        diagnosis={}
+        if diagnostics is None
+        else {
+            "groups": diagnostics.diagnosis.sensitive_groups,
+            "pairs": diagnostics.diagnosis.sensitive_pairs,
+        },
         outputs=predict(run.model, data.test.inputs).numpy(),
         seconds=time.perf_counter() - began,
         tables={name: each.table(trainer) for name, each in watched.items()},

@@ -61,7 +61,7 @@ from equidp.data.class_counts import check_balanced
 from equidp.data.dataset import DataSource, DataSplit, GroupedDataset
 from equidp.data.features import WithFeatures, check_not_varied
 from equidp.data.table import COUNTS_SHARE, binning_of, releases_of, with_private_noise
-from equidp.diagnostics import Diagnosis, Diagnostics
+from equidp.diagnostics import Diagnosis
 from equidp.errors import ApproximationWarning, CacheWarning, DataError, PrivacyWarning, SettingError
 from equidp.evaluation.costs import EPSILON_OF_GROUP
 from equidp.evaluation.groups import by_group
@@ -606,7 +606,7 @@ def _build_each(cells: Sequence[Cell], data: DataSplit) -> tuple[PlannedKind, ..
             label, noise = Kind(cell.method, cell.setting).label, trainer.noise_multiplier
             planned.append(PlannedKind(label, cell.plan.steps, noise, entries, trainer.delta))
             if cell.diagnosis is not None:
-                Diagnostics.of(cell.diagnosis).check(trainer)
+                cell.diagnosis.check(trainer)
     return tuple(planned)
 
 

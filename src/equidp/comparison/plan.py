@@ -12,7 +12,7 @@ from equidp.advice.chosen_plan import RECOMMENDED, SETTINGS
 from equidp.comparison.cells import DecisionRule
 from equidp.comparison.sweep import Sweep, named_methods
 from equidp.comparison.tune import TuningPlan
-from equidp.diagnostics import DiagnosisPlan
+from equidp.diagnostics import Diagnostics
 from equidp.errors import SettingError
 from equidp.evaluation.costs import check_gap_tolerance
 from equidp.evaluation.intervals import check_level
@@ -54,7 +54,7 @@ class ComparisonPlan:
     base_rate_threshold: bool = False
     engine: str = "auto"
     release_epsilon: float | None = None
-    diagnosis: DiagnosisPlan | None = None
+    diagnosis: Diagnostics | None = None
     preprocessing_share: float | None = None
     counts_share: float | None = None
     balanced: bool = False

@@ -4,8 +4,8 @@ What reads raw gradients of training data beside the private step belongs here; 
 evaluation/.
 """
 
-from equidp.diagnostics.callback import DiagnosisPlan, Diagnostics
+from equidp.diagnostics.callback import Diagnostics
 from equidp.diagnostics.diagnose import Diagnosis, diagnose
-from equidp.diagnostics.effort import Cost, Effort
+from equidp.diagnostics.measure import Effort
 
-__all__ = ["Cost", "Diagnosis", "DiagnosisPlan", "Diagnostics", "Effort", "diagnose"]
+__all__ = ["Diagnosis", "Diagnostics", "Effort", "diagnose"]

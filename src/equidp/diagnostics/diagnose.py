@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from torch import nn
 
 from equidp._extras import require_extra
 from equidp._validate import check_number, unknown_name
 from equidp.data.dataset import GroupedDataset
-from equidp.diagnostics.curvature import kinks
-from equidp.diagnostics.effort import Effort
-from equidp.diagnostics.excess_risk import best_clipping_bound
+from equidp.diagnostics.findings import find_causes
 from equidp.diagnostics.gradients import Subject
-from equidp.diagnostics.measure import Step, draw_batches, group_curvature, view_group
-from equidp.diagnostics.rows import group_row, measure_batches, pair_rows
+from equidp.diagnostics.measure import Effort, Step, measure_step
 from equidp.engines import make_engine
-from equidp.engines.model import in_evaluation_mode
 from equidp.engines.units import reader_of
-from equidp.errors import ApproximationWarning, DataError, ModelError, SettingError
+from equidp.errors import DataError, ModelError, SettingError
 from equidp.kernel.engine import LossFunction
 from equidp.kernel.policy import Policy, Setting
 from equidp.policies.checks import check_settings
@@ -36,22 +30,27 @@ _PUBLIC = {"group", "other", "examples", "learning_rate"}
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Where the disparity of one step comes from. Computed from raw training data: never release it.
+    """Where the disparity of a step, or of several, comes from. Raw training data made it: never release it.
 
     Attributes:
         sensitive_groups: one row per group; docs/why-groups.md explains the columns, `_se` marks standard
-            errors.
+            errors. Of a run, the columns step and epoch come first.
         sensitive_pairs: one row per ordered pair of groups: how their excess risks differ, and bounds on
             that.
 
     Example:
-        >>> found = Diagnosis(pd.DataFrame({"group": ["a"]}), pd.DataFrame())
-        >>> list(found.sensitive_groups["group"])
+        >>> diagnosis = Diagnosis(pd.DataFrame({"group": ["a"]}), pd.DataFrame())
+        >>> list(diagnosis.sensitive_groups["group"])
         ['a']
     """
 
     sensitive_groups: pd.DataFrame
     sensitive_pairs: pd.DataFrame
+
+    def findings(self) -> list[str]:
+        """Return sentences on the group that loses most by clipping and noise, since when, and by which
+        cause; docs/why-groups.md has their rules."""
+        return find_causes(self.sensitive_groups)
 
 
 def diagnose(
@@ -112,93 +111,53 @@ def diagnose(
             field="data",
         )
     check_number("[0, inf)", learning_rate=learning_rate)
-    loss = data.training_loss(loss)
-    reads = reader_of(model, loss)
-    subject = Subject(reads, loss, make_engine(engine, reads, loss, policy))
-    chosen = chosen_groups(data, groups)
     if not 1 <= batch_size <= len(data):
         raise SettingError(
             f"batch_size={batch_size}; expected between 1 and {len(data)}, the number of examples."
         )
+    loss = data.training_loss(loss)
+    reads = reader_of(model, loss)
+    subject = Subject(reads, loss, make_engine(engine, reads, loss, policy))
     if policy_state is None:
         setting = Setting(data.num_groups, float(batch_size), noise_multiplier, len(subject.zeros()))
         policy_state = policy.init(setting)
     step = Step(policy, policy_state, learning_rate, noise_multiplier, batch_size, data.num_groups)
-    check_clips(step)
-    warn_of_kinks(subject, data)
-    return diagnose_step(subject, data, step, chosen, effort or Effort(), seed)
+    return diagnose_step(subject, data, step, check_groups(data, step, groups), effort or Effort(), seed)
 
 
-def diagnose_step(
-    subject: Subject, data: GroupedDataset, step: Step, chosen: Sequence[int], effort: Effort, seed: int
-) -> Diagnosis:
-    """Return the diagnosis of a step that was checked before; chosen: indices of groups."""
-    generator = torch.Generator().manual_seed(seed)
-    present = [group for group, size in enumerate(data.group_sizes().tolist()) if size]
-    with in_evaluation_mode(subject.model):
-        views = {group: view_group(subject, step, data, group, effort, generator) for group in present}
-        batches = draw_batches(subject, step, data, count=effort.batches, seed=seed)
-        data_gradient = subject.zeros()
-        for view in views.values():
-            data_gradient += view.share * view.gradient
-        measured = {}
-        for group in chosen:
-            curvature = group_curvature(subject, data, views[group].usable, batches, effort, generator)
-            measured[group] = measure_batches(views[group], curvature, batches, data_gradient, step)
-    groups = pd.DataFrame([group_row(each, step) for each in measured.values()])
-    groups["best_bound_all"] = best_clipping_bound(
-        torch.cat([view.norms for view in views.values()]),
-        epsilon=step.laplace_epsilon,
-        expected_count=step.batch_size,
-    )
-    return Diagnosis(_mark_sensitive(groups), _mark_sensitive(pd.DataFrame(pair_rows(measured, step))))
-
-
-def _mark_sensitive(table: pd.DataFrame) -> pd.DataFrame:
-    return table.rename(columns=lambda name: name if name in _PUBLIC else f"sensitive_{name}")
-
-
-def chosen_groups(data: GroupedDataset, names: Sequence[str] | None) -> list[int]:
+def check_groups(data: GroupedDataset, step: Step, groups: Sequence[str] | None) -> list[int]:
     """Return the indices of the groups to diagnose; None: all.
 
     Raises:
-        SettingError, DataError: a group that is unknown, or has no examples.
+        SettingError, DataError: a policy that neither clips nor adds noise; a group that is unknown, or has
+            no examples.
     """
-    for name in names or ():
-        if name not in data.group_names:
-            raise unknown_name("group", name, data.group_names)
-    chosen = [data.group_names.index(name) for name in names or data.group_names]
-    sizes = data.group_sizes()
-    for group in chosen:
-        if not sizes[group]:
-            raise DataError(
-                f"group {data.group_names[group]!r} has no example, so it has no gradient to diagnose; leave "
-                "it out by naming the others in groups=."
-            )
-    return chosen
-
-
-def check_clips(step: Step) -> None:
-    """Refuse a policy that neither clips nor adds noise."""
     if math.isinf(step.sensitivity):
         raise SettingError(
             f"{type(step.policy).__name__} neither clips nor adds noise, so there is nothing to diagnose; "
             "choose a private policy.",
             field="policy",
         )
+    chosen, sizes = [], data.group_sizes()
+    for name in data.group_names if groups is None else groups:
+        if name not in data.group_names:
+            raise unknown_name("group", name, data.group_names)
+        chosen.append(data.group_names.index(name))
+        if not sizes[chosen[-1]]:
+            raise DataError(
+                f"group {name!r} has no example, so it has no gradient to diagnose; leave it out by naming "
+                "the others in groups=."
+            )
+    return chosen
 
 
-def warn_of_kinks(subject: Subject, data: GroupedDataset) -> None:
-    """Warn of a model whose second derivatives exist only almost everywhere."""
-    with in_evaluation_mode(subject.model):
-        few = torch.arange(min(4, len(data)), device=data.groups.device)
-        inputs, targets, *_ = next(subject.chunks(data, few))
-        found = kinks(subject.model, subject.loss, inputs, targets)
-    if found:
-        warnings.warn(
-            f"the model is not smooth ({', '.join(found)}): second-order terms of its diagnosis hold almost "
-            "everywhere, and miss the curvature in the kinks. Models with tanh or GELU and average pooling "
-            "have none.",
-            ApproximationWarning,
-            stacklevel=3,
-        )
+def diagnose_step(
+    subject: Subject, data: GroupedDataset, step: Step, chosen: Sequence[int], effort: Effort, seed: int
+) -> Diagnosis:
+    """Return the diagnosis of a step; chosen: indices of groups."""
+    tables = measure_step(subject, data, step, chosen, effort, seed)
+    return Diagnosis(*(table.rename(columns=_mark_sensitive) for table in tables))
+
+
+def _mark_sensitive(column: str) -> str:
+    return column if column in _PUBLIC else f"sensitive_{column}"

@@ -9,13 +9,12 @@ balances them (Xu et al. 2021, 4.2).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
 
-from equidp._validate import check_number
 from equidp.diagnostics.gradients import BatchGradients
 from equidp.kernel.noise import to_double
 
@@ -66,31 +65,28 @@ def batch_risk(
         learning_rate: eta.
     """
     ratio = float(gradients.ratio)
-    along_mean, along_rescaled, along_clipped, along_rescaled_clipped, along_data = (
-        float(to_double(group_gradient) @ to_double(vector))
-        for vector in (
-            gradients.mean,
-            gradients.rescaled_mean,
-            gradients.clipped,
-            gradients.rescaled_clipped,
-            data_gradient,
-        )
-    )
-    half = learning_rate**2 / 2
+    vectors = {
+        "mean": gradients.mean,
+        "rescaled": gradients.rescaled_mean,
+        "clipped": gradients.clipped,
+        "stretched": gradients.rescaled_clipped,
+        "data": data_gradient,
+    }
+    along = {name: float(to_double(group_gradient) @ to_double(each)) for name, each in vectors.items()}
     # c_B / r is zero where clipping leaves nothing.
     stretched = clipped_curvature / ratio**2 if ratio else 0.0
 
     def risk(first_order: float, curvature: float) -> float:
-        return learning_rate * first_order + half * curvature
+        return learning_rate * first_order + learning_rate**2 / 2 * curvature
 
     return BatchRisk(
-        direction=risk(along_rescaled - along_clipped, clipped_curvature - ratio**2 * mean_curvature),
-        magnitude=learning_rate * (along_mean - along_rescaled) + half * (ratio**2 - 1) * mean_curvature,
-        direction_alternative=risk(along_mean - along_rescaled_clipped, stretched - mean_curvature),
-        magnitude_alternative=risk(along_rescaled_clipped - along_clipped, clipped_curvature - stretched),
-        clipping_published=risk(along_data - along_clipped, clipped_curvature - mean_curvature),
-        nonprivate=risk(-along_data, mean_curvature),
-        direction_first_order=learning_rate * (along_rescaled - along_clipped),
+        direction=risk(along["rescaled"] - along["clipped"], clipped_curvature - ratio**2 * mean_curvature),
+        magnitude=risk(along["mean"] - along["rescaled"], (ratio**2 - 1) * mean_curvature),
+        direction_alternative=risk(along["mean"] - along["stretched"], stretched - mean_curvature),
+        magnitude_alternative=risk(along["stretched"] - along["clipped"], clipped_curvature - stretched),
+        clipping_published=risk(along["data"] - along["clipped"], clipped_curvature - mean_curvature),
+        nonprivate=risk(-along["data"], mean_curvature),
+        direction_first_order=learning_rate * (along["rescaled"] - along["clipped"]),
     )
 
 
@@ -129,8 +125,7 @@ def direction_gap_bound(
     return first_order - other_first_order - learning_rate**2 / 2 * curvature
 
 
-@dataclass(frozen=True)
-class NormCondition:
+class NormCondition(NamedTuple):
     """Tran et al.'s condition for clipping to hurt group a more than b, from norms and shares alone.
 
     It follows from a lower bound on R_clip_a - R_clip_b where the batch is the whole data, there are two
@@ -170,12 +165,11 @@ def norm_condition(
     return NormCondition(
         gap_bound=learning_rate * norm * (norm * (share - share**2 / 2) - demand),
         holds=norm * share**2 / 2 >= demand,
-        assumed=norm >= max(other_norm, clipping_bound) and math.isfinite(clipping_bound),
+        assumed=norm >= max(other_norm, clipping_bound),
     )
 
 
-@dataclass(frozen=True)
-class ClippingError:
+class ClippingError(NamedTuple):
     """Bounds on the expected error of a mean gradient with clipping and noise.
 
     Attributes:
@@ -208,26 +202,21 @@ def clipping_error(
         epsilon: of Laplace noise in one step; 1 / sigma for Gaussian noise.
         expected_count: b^k, the expected number of the group's examples in a batch.
     """
-    check_number("(0, inf]", ", such as 1 / noise multiplier", epsilon=epsilon)
-    lengths = to_double(norms)
-    bias = float(((to_double(weights) - 1).abs() * lengths).mean())
+    bias = float(((to_double(weights) - 1).abs() * to_double(norms)).mean())
     return ClippingError(bias, sensitivity / epsilon / expected_count)
 
 
 def best_clipping_bound(norms: Tensor, *, epsilon: float, expected_count: float) -> float:
     """Return the C that minimises (C / epsilon) / b^k + mean_i max(0, v_i - C).
 
-    It is the (1 - 1 / (b^k epsilon)) quantile of the norms.
+    It is the (1 - 1 / (b^k epsilon)) quantile of the norms; 0 where b^k epsilon <= 1, where noise outweighs
+    every gradient.
 
     Args:
         norms: [n] of a group, or of all examples with b for b^k.
         epsilon, expected_count: see `clipping_error`.
-
-    Returns:
-        0 where b^k epsilon <= 1, where noise outweighs every gradient.
     """
-    check_number("(0, inf]", ", such as 1 / noise multiplier", epsilon=epsilon)
     level = 1 - 1 / (expected_count * epsilon)
-    if level <= 0:
-        return 0.0
-    return float(np.quantile(norms.cpu().double().numpy(), level, method="inverted_cdf"))
+    return (
+        float(np.quantile(norms.cpu().double().numpy(), level, method="inverted_cdf")) if level > 0 else 0.0
+    )

@@ -40,13 +40,14 @@ class Subject:
         """The trained parameters, in the order of flat vectors."""
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
-    def chunks(self, data: GroupedDataset, members: Tensor) -> Iterator[tuple[Any, ...]]:
+    def chunks(
+        self, data: GroupedDataset, members: Tensor, size: int | None = None
+    ) -> Iterator[tuple[Any, ...]]:
         """Yield inputs, targets, groups and indices of examples, in chunks, on the model's device."""
-        device, targets = device_of(self.model), data.trained_targets
-        for which in members.split(self.chunk_size):
+        for which in members.split(size or self.chunk_size):
             if len(which):
-                columns = taken((data.inputs, targets, data.groups), which)
-                yield moved_to((*columns, which), device)
+                columns = taken((data.inputs, data.trained_targets, data.groups), which)
+                yield moved_to((*columns, which), device_of(self.model))
 
     def zeros(self) -> Tensor:
         """Return a flat vector of zeros, [parameters]."""
@@ -60,19 +61,19 @@ class Subject:
         Training leaves those out too. Losses are those of a step with the policy, where one is given.
         """
 
-        def measured_chunk() -> Measured:
+        def measure() -> Measured:
             context = () if policy is None else example_context(policy, state, chunk[2])
             return self.engine(chunk[0], chunk[1], *context)
 
         for chunk in self.chunks(data, members):
-            measured = measured_chunk()
+            measured = measure()
             norms = measured.norms if policy is None else measured_terms(policy, measured)[0]
             finite = torch.isfinite(norms)
             if not finite.all():
                 chunk = taken(chunk, finite)
                 if not len(chunk[1]):
                     continue
-                measured = measured_chunk()
+                measured = measure()
             yield measured, chunk
 
     def sum_gradients(self, measured: Measured, weights: Tensor) -> Tensor:
@@ -123,20 +124,14 @@ def cosine(one: Tensor, other: Tensor) -> float:
 
 
 def batch_gradients(
-    subject: Subject,
-    policy: Policy,
-    state: Any,
-    data: GroupedDataset,
-    sample: Tensor,
-    *,
-    expected_batch_size: float,
+    subject: Subject, policy: Policy, state: Any, data: GroupedDataset, sample: Tensor, *, batch_size: float
 ) -> BatchGradients:
     """Return the gradients of one sample of the data; those that are not finite count for nothing.
 
     Args:
         subject, policy, state: that gradients and weights come from.
         sample: indices, [batch]; may be empty.
-        expected_batch_size: b.
+        batch_size: b, expected.
     """
     mean, clipped = subject.zeros(), subject.zeros()
     for measured, (inputs, targets, groups, _) in subject.measure_chunks(data, sample, policy, state):
@@ -144,4 +139,4 @@ def batch_gradients(
         weights = step_weights(policy, state, norms, groups, data.num_groups)
         clipped += subject.sum_gradients(measured, weights)
         mean += subject.plain_sum(inputs, targets)
-    return BatchGradients(mean / expected_batch_size, clipped / expected_batch_size)
+    return BatchGradients(mean / batch_size, clipped / batch_size)

@@ -15,7 +15,7 @@ from equidp.comparison.result import Comparison
 from equidp.comparison.sweep import Sweep
 from equidp.comparison.tune import TuningPlan
 from equidp.data import DataSource
-from equidp.diagnostics import DiagnosisPlan
+from equidp.diagnostics import Diagnostics
 from equidp.errors import SettingError
 from equidp.evaluation.metrics import Metric
 from equidp.policies.methods import MethodLike
@@ -43,7 +43,7 @@ def compare(
     tune: int | TuningPlan | None = None,
     gap_tolerance: float = 0.05,
     level: float = 0.95,
-    diagnose: bool | DiagnosisPlan = False,
+    diagnose: bool | Diagnostics = False,
     callbacks: Sequence[Watch] = (),
     config: str | os.PathLike[str] | None = None,
     columns: Mapping[str, Any] | None = None,
@@ -88,7 +88,7 @@ def compare(
             train by the plan.
         gap_tolerance: largest gap in privacy cost that counts as equal (Xu et al.: 0.05).
         level: of the confidence intervals.
-        diagnose: find out where the disparity of the private runs comes from; a `DiagnosisPlan` says when.
+        diagnose: find out where the disparity of the private runs comes from; a `Diagnostics` says when.
         callbacks: what each run records beside its results, as tables of the comparison.
         config: run.toml, the file of all options; those that are given here are over it.
         columns: what cells of a column mean, by name: fields of `Column`, such as {"kind": "text"}.
@@ -120,7 +120,7 @@ def compare(
     asked = comparison_plan(
         run,
         epsilons=(epsilon,) if isinstance(epsilon, int | float) else tuple(epsilon),
-        diagnosis=DiagnosisPlan() if diagnose is True else diagnose or None,
+        diagnosis=Diagnostics() if diagnose is True else diagnose or None,
         callbacks=tuple(callbacks),
         methods=methods,
         seeds=seeds,

@@ -1,4 +1,4 @@
-"""Findings follow from the figures, as far as their standard errors support them."""
+"""Findings follow from the table alone, as far as its standard errors support them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ import math
 import pandas as pd
 import pytest
 
-from equidp.report.diagnosis import average_column, findings
+from equidp.diagnostics.findings import average_column, find_causes as findings
 
 PARTS = ("direction", "magnitude", "noise")
 
 
 def table(
-    groups: dict[str, tuple[float, ...]], *, error: float = 0.001, steps=(0, 10, 20), seeds=(0,), moved=0.0
+    groups: dict[str, tuple[float, ...]],
+    *,
+    error: float = 0.001,
+    steps=(0, 10, 20),
+    seeds=(0,),
+    moved=0.0,
+    eigenvalue=1.0,
 ):
     """Each group's direction, magnitude and noise, the same at all steps, with equal standard errors.
 
@@ -29,6 +35,7 @@ def table(
                 named |= {name: named[name.split("_")[0]] + by for name, by in shift.items()}
                 for part, value in named.items():
                     row |= {f"sensitive_{part}": value, f"sensitive_{part}_se": error}
+                row |= {"learning_rate": 0.5, "sensitive_largest_eigenvalue": eigenvalue}
                 row |= {"sensitive_excess": sum(parts), "sensitive_excess_se": error * math.sqrt(3)}
                 rows.append(row)
     return pd.DataFrame(rows)
@@ -108,3 +115,8 @@ def test_errors_of_steps_add_up_and_seeds_that_differ_by_more_count():
     apart = pd.concat([table({"a": (0.1, 0, 0)}), table({"a": (0.5, 0, 0)}, seeds=(1,))])
     assert average_column(apart, "direction")["a"].error == pytest.approx(0.2)
     assert average_column(apart.drop(columns="seed"), "direction")["a"].error < 0.01
+
+
+def test_steps_beyond_the_region_of_second_order_terms_are_cautioned_of():
+    steps = [table({"a": (0.3, 0, 0)}, steps=(0,)), table({"a": (0.3, 0, 0)}, steps=(10,), eigenvalue=5.0)]
+    assert findings(pd.concat(steps))[-1].startswith("Caution: in 1 of 2 diagnosed steps the learning rate")
