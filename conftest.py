@@ -35,15 +35,13 @@ COARSE = (
 COARSE_FILES = (
     "tests/test_devices",
     "tests/test_docs",
-    "papers/tests/test_commands",
-    "papers/tests/test_roles",
 )
 """Slow files of tests elsewhere of which the same holds."""
 FINE_FILES = ("tests/report/test_card",)
 """Files in these folders that recompute an epsilon by dp_accounting."""
 
 
-TRAINS = ("compare(", "train(", ".fit(", "audit_", "infer_membership(", "membership_inference(")
+TRAINS = ("compare(", "train(", ".fit(", "audit_")
 """Calls in examples of docstrings that take longer than a second."""
 
 

@@ -1,1 +1,1 @@
-"""Papers on differential privacy and groups made again with equidp: results, a leaderboard, attacks."""
+"""Papers on differential privacy and groups made again with equidp: tables and figures."""

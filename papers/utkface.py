@@ -12,7 +12,7 @@ from torch import Tensor
 
 from equidp import DataError, DataSplit, GroupedDataset
 from equidp.data.dataset import Labels, crossed_labels
-from equidp.data.images import STANDARD, kept_pixels
+from equidp.data.images import PIXEL_RANGE, kept_pixels
 from equidp.data.origins import Origin, data_folder
 from equidp.extend import unknown_name
 from papers.images import image_paths, images_in, images_key, is_image
@@ -28,8 +28,7 @@ ORIGIN = Origin(
 SIDE = 48
 GENDERS = ("male", "female")
 ETHNICITIES = ("White", "Black", "Asian", "Indian", "Others")
-_BANDS = ((20, 40, 60), ("under 20", "20 to 39", "40 to 59", "60 and over"))
-FIELDS = ("gender", "ethnicity", "under-30", "age")
+FIELDS = ("gender", "ethnicity", "under-30")
 _NAME = re.compile(r"(\d{1,3})_([01])_([0-4])_[^_]*")
 
 
@@ -41,9 +40,8 @@ class UTKFace:
     names. They are for non-commercial research only, and are not downloaded.
 
     Attributes:
-        target: what to predict: gender, ethnicity, under-30 (Yu et al.), or age (in bands of twenty years).
-        group: whose costs to compare: ethnicity, gender, under-30 or age (in bands of twenty years); several
-            are crossed.
+        target: what to predict: gender, ethnicity or under-30 (Yu et al.).
+        group: whose costs to compare: ethnicity, gender or under-30; several are crossed.
         ethnicities: faces of others are left out.
         balanced: remove faces, chosen by the seed, until each group has as many of each class (Yu et al.).
         test_share: share of the faces to test on, chosen by the seed.
@@ -59,7 +57,7 @@ class UTKFace:
     balanced: bool = False
     test_share: float = 0.2
     highlighted_groups: tuple[str, str] | None = None
-    pixel_range: ClassVar[tuple[float, float]] = STANDARD.range
+    pixel_range: ClassVar[tuple[float, float]] = PIXEL_RANGE
 
     def __post_init__(self) -> None:
         for what, given, known in (
@@ -121,9 +119,6 @@ class UTKFace:
             return Labels(gender, GENDERS)
         if column == "under-30":
             return Labels((age < 30).long(), ("30 and over", "under 30"))
-        if column == "age":
-            ends, names = _BANDS
-            return Labels(torch.bucketize(age, torch.tensor(ends), right=True), names)
         places = torch.tensor([ETHNICITIES.index(each) for each in self.ethnicities])
         return Labels((ethnicity[:, None] == places).long().argmax(1), self.ethnicities)
 
@@ -157,7 +152,6 @@ def _faces(place: Path) -> tuple[list[str], Tensor, int]:
     return list(paths), torch.tensor(fields), len(every) - len(faces)
 
 
-AGE = UTKFace("utkface-age", target="age")
 YU = UTKFace("utkface-yu", ethnicities=ETHNICITIES[:4], balanced=True)
 """Gender, as prepared by Yu et al. (TMLR 2023)."""
 YOUNG = UTKFace("utkface-young", target="under-30", ethnicities=ETHNICITIES[:4], balanced=True)

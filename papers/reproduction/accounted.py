@@ -39,7 +39,7 @@ from equidp.individual.accounts import cells_of, current_shares, shares_on_grid
 from equidp.individual.epsilons import individual_epsilons
 from equidp.kernel.event import Event
 from equidp.training.build import build
-from papers.membership import sensitive_attack_table
+from papers.membership import sensitive_success_rates
 from papers.reproduction.item import COLUMNS, Request
 
 QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -207,14 +207,14 @@ class Accounted:
             count = min(len(mine), int((data.test.groups == group).sum()))
             members.append(generator.choice(mine, count, replace=False))
         chosen = np.concatenate(members)
-        table = sensitive_attack_table(
+        rates = sensitive_success_rates(
             -np.concatenate([losses.numpy()[chosen], others.numpy()]),
             np.arange(len(chosen) + len(others)) < len(chosen),
             np.concatenate([data.train.groups.numpy()[chosen], data.test.groups.numpy()]),
             data.train.group_names,
         )
-        for group in table.to_dict("records"):
-            rows.add("success of membership inference", group["group"], group["success_rate"])
+        for group, rate in rates.items():
+            rows.add("success of membership inference", group, rate)
 
 
 @final

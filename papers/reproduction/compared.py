@@ -171,9 +171,9 @@ class Ablated:
 
     def _one(self, error: str, seed: int, _folder: Path) -> pd.DataFrame:
         plan = default_plan(self.data).with_changes(dict(self.changes))
-        table = ablation.ablate(self.data, errors=[error], seeds=[seed], plan=plan, jobs=1)
-        last = table[table["epoch"] == table["epoch"].max()].assign(at=np.nan, method=error)
-        curves = table.assign(at=table["epoch"], method=error)
+        table = ablation.ablate(self.data, error, seed, plan).assign(method=error, seed=seed)
+        last = table[table["epoch"] == table["epoch"].max()].assign(at=np.nan)
+        curves = table.assign(at=table["epoch"])
         return pd.concat(long(last, ["accuracy", "loss"]) + long(curves, ["accuracy"]), ignore_index=True)
 
 

@@ -34,13 +34,11 @@ class Data:
     quick_epochs: float
     seeds: int = 5
     methods: tuple[str, ...] = METHODS
-    source: str = ""
 
     @property
     def trained(self) -> Compared:
         return Compared(
-            self.source or self.name, self.methods, self.hours, quick_epochs=self.quick_epochs,
-            label=self.name,
+            self.name, self.methods, self.hours, quick_epochs=self.quick_epochs,
             final=("accuracy", "loss", "change", "privacy_cost", "excessive_risk", "epsilon"),
             by_epoch=("loss", "mean_gradient_norm"), followed=self.groups,
         )  # fmt: skip
@@ -48,8 +46,7 @@ class Data:
     @property
     def diagnosed(self) -> Compared:
         return Compared(
-            self.source or self.name, METHODS, self.diagnosed_hours, quick_epochs=self.quick_epochs,
-            label=self.name,
+            self.name, METHODS, self.diagnosed_hours, quick_epochs=self.quick_epochs,
             diagnosed=(
                 *_TERMS, "direction_alternative", "magnitude_alternative", "noise", "largest_eigenvalue",
             ),
@@ -59,9 +56,6 @@ class Data:
 
 MNIST = Data("mnist-esipova", "MNIST", ("2", "8"), 1000, 1.0, 2.5, 1, seeds=3)
 ADULT = Data("adult-esipova", "Adult", ("Male", "Female"), 250, 0.1, 0.3, 2, methods=(*METHODS, "fairlens"))
-CELEBA = Data(
-    "celeba", "CelebA", ("no Eyeglasses", "Eyeglasses"), 2000, 8.0, 16.0, 0.2, source="papers.celeba:CelebA"
-)
 DUTCH = Data("dutch-esipova", "Dutch", ("Male", "Female"), 500, 0.05, 0.1, 2, methods=(*METHODS, "fairlens"))
 
 
@@ -230,7 +224,6 @@ def _closer(found: Found, data: Data) -> Verdict:
 
 _ACCURACY_ITEMS = (
     _table(2, MNIST, of_global_why=_MNIST_GLOBAL),
-    _table(3, CELEBA),
     _table(4, ADULT, *_of_f(ADULT)),
     _table(
         5,
@@ -242,7 +235,6 @@ _ACCURACY_ITEMS = (
     _curves(3, DUTCH),
     _curves(8, ADULT),
     _curves(9, MNIST),
-    _curves(10, CELEBA),
 )
 
 
@@ -447,9 +439,7 @@ ITEMS = (
     _ASSUMPTIONS,
     _terms(11, DUTCH),
     _terms(12, MNIST),
-    _terms(13, CELEBA),
     _noise(14, ADULT),
     _noise(15, DUTCH),
     _noise(16, MNIST),
-    _noise(17, CELEBA),
 )

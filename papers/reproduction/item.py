@@ -16,6 +16,7 @@ from typing import Any, Protocol, final
 import numpy as np
 import pandas as pd
 
+from equidp import SettingError
 from equidp.comparison.cells import Progress, split_facts
 from equidp.data import open_source
 from equidp.digest import without_words
@@ -134,6 +135,30 @@ class Study(Protocol):
 
     def shorten(self) -> Study:
         """Return the short form of this study: minutes, of fewer epochs."""
+
+
+@final
+@dataclass(frozen=True)
+class Kept:
+    """Runs whose figures are kept and whose code is not: it is in the commit that the result names.
+
+    Readings of a paper's setup that break the guarantee are such runs.
+    """
+
+    data: str
+    hours: float = 1.0
+
+    def shorten(self) -> Kept:
+        """Return this study."""
+        return self
+
+    def rows(self, request: Request) -> tuple[pd.DataFrame, float]:
+        """Raise SettingError: they are not made again here."""
+        raise SettingError(
+            "these figures were made by code that is not kept; check out the commit that papers/results.md "
+            "names, and run its command there.",
+            field="item",
+        )
 
 
 @final

@@ -12,6 +12,7 @@ from papers.reproduction.item import XU, Claim, Item, Verdict
 from papers.reproduction.reproduce import ITEMS, check_device
 from papers.reproduction.result import Result
 from support.command import papers_here
+from support.errors import raises_field
 
 TOY = Item(
     "xu-table-9",
@@ -74,10 +75,15 @@ def test_bad_input_gets_one_message_and_a_code(tmp_path, arguments, message):
 
 def test_only_comparisons_train_on_another_device():
     check_device(TOY, "cuda")
-    with pytest.raises(SettingError, match="xu-readings") as refused:
-        check_device(ITEMS["xu-readings"], "cuda")
-    assert refused.value.field == "device"
-    check_device(ITEMS["xu-readings"], "cpu")
+    with raises_field(SettingError, "device"):
+        check_device(ITEMS["yu-figure-1"], "cuda")
+    check_device(ITEMS["yu-figure-1"], "cpu")
+
+
+def test_figures_whose_code_is_not_kept_name_their_commit(tmp_path):
+    done = papers_here("reproduce", "xu-readings-census", "--seeds", "1", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "check out the commit" in " ".join(done.stderr.split())
 
 
 def test_a_full_disk_is_named_with_what_to_do(tmp_path):

@@ -370,8 +370,8 @@ def test_each_paper_has_its_tables_and_figures():
     assert len(names) >= 35
     assert {f"xu-table-{number}" for number in (1, 2, 3)} < names
     assert {f"yu-figure-{number}" for number in range(1, 15)} < names
-    assert {f"esipova-table-{number}" for number in range(1, 6)} < names
-    assert {f"esipova-figure-{number}" for number in (3, 4, 5, *range(7, 18))} < names
+    assert {f"esipova-table-{number}" for number in (1, 2, 4, 5)} < names
+    assert {f"esipova-figure-{number}" for number in (3, 4, 5, 7, 8, 9, 11, 12, 14, 15, 16)} < names
 
 
 @pytest.mark.soak

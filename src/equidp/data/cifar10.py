@@ -16,7 +16,7 @@ import torch
 from equidp._extras import require_extra
 from equidp.data.cache import Array
 from equidp.data.dataset import DataSplit, GroupedDataset
-from equidp.data.images import STANDARD, decoded, kept_pixels, state_of
+from equidp.data.images import PIXEL_RANGE, decoded, kept_pixels, state_of
 from equidp.data.origins import ORIGINS, RemoteFile, data_folder
 from equidp.errors import DataError
 from equidp.store import key_of
@@ -48,7 +48,7 @@ class CIFAR10:
 
     name: str = "cifar10"
     highlighted_groups: tuple[str, str] | None = None
-    pixel_range: ClassVar[tuple[float, float]] = STANDARD.range
+    pixel_range: ClassVar[tuple[float, float]] = PIXEL_RANGE
 
     def split(self, seed: int) -> DataSplit:
         """Return the public split."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -18,22 +18,9 @@ from equidp.store import key_of
 CHANNELS = 3
 
 
-class PixelScale(NamedTuple):
-    """Scale of pixels: a byte becomes (byte - centre) / width."""
-
-    centre: float
-    width: float
-
-    @property
-    def range(self) -> tuple[float, float]:
-        """Lowest and highest value of pixels."""
-        return (0.0 - self.centre) / self.width, (255.0 - self.centre) / self.width
-
-
-STANDARD = PixelScale(127.5, 63.75)
-"""Scale from -2 to 2, with 0 for a medium grey."""
-UNIT = PixelScale(0.0, 255.0)
-"""Scale from 0 to 1."""
+_CENTRE, _WIDTH = 127.5, 63.75
+PIXEL_RANGE = (-2.0, 2.0)
+"""Lowest and highest value of pixels: a byte becomes (byte - 127.5) / 63.75."""
 
 
 def state_of(paths: Sequence[Path]) -> list[list[Any]]:
@@ -61,24 +48,21 @@ def decoded(content: bytes, name: str, side: int) -> Array:
     return np.asarray(colours).transpose(2, 0, 1)
 
 
-def kept_pixels(
-    what: str, key: str, count: int, side: int, images: Iterator[Array], scale: PixelScale = STANDARD
-) -> Tensor:
+def kept_pixels(what: str, key: str, count: int, side: int, images: Iterator[Array]) -> Tensor:
     """Return images as a memory-mapped tensor [count, 3, side, side] of float32, decoded now or earlier.
 
     Args:
         what: description in the list of cached files.
         key: of the files and of how they are read.
         images: [..., 3, side, side] bytes each; read only if the cache lacks them.
-        scale: of the pixels.
     """
     shape = (count, CHANNELS, side, side)
 
     def write(folder: Path) -> None:
         with (folder / "pixels").open("wb") as file:
             for image in images:
-                write_array(file, (image.astype(np.float32) - scale.centre) / scale.width)
+                write_array(file, (image.astype(np.float32) - _CENTRE) / _WIDTH)
 
-    whole, needed = key_of("pixels", key, list(shape), list(scale)), 4 * int(np.prod(shape))
+    whole, needed = key_of("pixels", key, list(shape), [_CENTRE, _WIDTH]), 4 * int(np.prod(shape))
     entry = image_store().get_or_make(whole, write, what=what, needed=needed)
     return mapped_tensor(entry.path("pixels"), "float32", shape)
