@@ -10,7 +10,7 @@ from equidp._validate import unknown_name
 from equidp.advice.advise import AUTO, DEFAULT_EPSILON, Advice, advise, images_of, normalised_features
 from equidp.data.dataset import DataSource, GroupedDataset
 from equidp.data.features import WithFeatures, add_features
-from equidp.data.published import Settings, published_settings
+from equidp.data.published import published_settings
 from equidp.data.table import ColumnSource, add_binning
 from equidp.errors import SettingError
 from equidp.policies.methods import MethodLike, fixed_options
@@ -26,13 +26,10 @@ SETTINGS = {
 }
 """Settings to start from -> which they are; options that are given are over them."""
 
-ASKED, DATASET, RULE, DEFAULT = "asked", "dataset", "rule", "default"
-"""Origins of a setting: the user, the dataset's published settings, `advise`, and the setting's default."""
-METHOD = "method"
-"""Origin of a setting that the method fixes."""
-TARGET, SWEPT, TUNED = "target", "swept", "tuned"
-"""Origins of a noise multiplier that meets a target, of a setting with several values to compare, and of a
-setting that was chosen by trials."""
+ASKED, RULE, DEFAULT = "given", "rule", ""
+"""Origins of a setting: the user, a rule (of the data, the method, a target or a search), or its default."""
+DATASET = METHOD = TARGET = TUNED = RULE
+SWEPT = ASKED
 
 
 @final
@@ -44,10 +41,7 @@ class ChosenPlan:
         plan: how to train.
         method: that "auto" stands for.
         features: that are trained on; None: inputs as they are.
-        binning: of the columns of a table, as `equidp.tables.intervals.Binning.parse` reads it, such as
-            "cut:4,16"; None: the data has no columns. What chooses it (a rule, say) sets it here, with its
-            origin in `origins["binning"]`; `source` makes the source of it, and the command line and
-            comparisons train on that source.
+        binning: of the columns of a table, such as "cut:4,16"; None: the data has no columns.
         origins: setting -> its origin.
         otherwise: origin of all other settings.
         advice: with these settings and the reasons that hold for them; None: other settings than recommended.
@@ -67,10 +61,8 @@ class ChosenPlan:
 
     def origin(self, name: str, method: str = "") -> str:
         """Origin of a setting, as a method has it."""
-        if method and name in fixed_options(method):
-            return METHOD
-        if name in self.plan.by_method.get(method, {}):
-            return DATASET if self.otherwise == DEFAULT else self.otherwise
+        if method and name in {**fixed_options(method), **self.plan.by_method.get(method, {})}:
+            return self.otherwise or RULE
         return self.origins.get(name, self.otherwise)
 
 
@@ -110,13 +102,13 @@ def choose_plan(
         >>> chosen.method, chosen.features, chosen.plan.batch_size, chosen.plan.epochs
         ('dpsgd', 'scattering', 512, 5)
         >>> [chosen.origin(name) for name in ("epochs", "batch_size", "delta", "weight_decay")]
-        ['asked', 'rule', 'dataset', 'default']
+        ['given', 'rule', 'rule', '']
     """
     published = published_settings(source)
     if settings == PUBLISHED:
         check_published(source)
         plan = default_plan(source).with_changes(given)
-        return ChosenPlan(plan, origins=_origins(plan, given, {}, published))
+        return ChosenPlan(plan, origins=_origins(plan, given, published))
     if settings != RECOMMENDED:
         raise unknown_name("settings", settings, SETTINGS)
     # before rules compute with what was given
@@ -191,20 +183,14 @@ def check_published(source: DataSource) -> None:
         )
 
 
-def _origins(
-    plan: Plan, given: Mapping[str, Any], by_rule: Mapping[str, Any], of_dataset: Settings
-) -> dict[str, str]:
-    """Origin of each setting that was given, follows from a rule or is the dataset's, as the plan has it."""
+def _origins(plan: Plan, given: Mapping[str, Any], *by_rule: Mapping[str, Any]) -> dict[str, str]:
+    """Origin of each setting that was given or follows from a rule, as the plan has it."""
+    values = {**plan.method_settings, **{name: getattr(plan, name) for name in Plan.names()}}
     origins = {}
-    for names, origin in ((of_dataset, DATASET), (by_rule, RULE), (given, ASKED)):
-        for name in names:
-            if name != "by_method" and _value(plan, name) == names[name]:
-                origins[name] = origin
+    for settings, origin in (*((each, RULE) for each in by_rule), (given, ASKED)):
+        taken = {name for name, value in settings.items() if values.get(name) == value}
+        origins |= dict.fromkeys(taken - {"by_method"}, origin)
     return origins
-
-
-def _value(plan: Plan, name: str) -> Any:
-    return getattr(plan, name) if name in Plan.names() else plan.method_settings.get(name)
 
 
 class SettingRow(NamedTuple):

@@ -354,7 +354,7 @@ def _numbers(run: Run, guarantee: Guarantee, content: CardContent) -> Iterator[B
 def _settings(run: Run, content: CardContent) -> Iterator[Block]:
     """Settings with their origins, versions and hashes, each once."""
     yield Heading("Settings, versions and hashes")
-    chosen = [row for row in content.plan if row.origin != "default"]
+    chosen = [row for row in content.plan if row.origin]
     if chosen:
         yield plan_table(chosen)
         yield Paragraph("All other settings have their defaults; run.json lists them.", small=True)

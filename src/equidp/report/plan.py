@@ -10,9 +10,8 @@ from equidp.display import Column, Table
 from equidp.report.document import Block, Heading, Paragraph
 
 _ORIGINS = (
-    "Each setting, and where it is from: asked for, the published settings of the dataset, a rule for data "
-    "of this kind, the target that the noise meets, trials of tuning, values to compare (swept), a method "
-    "that fixes it, or the default."
+    "Each setting, and where it is from: given, or by a rule (of the kind of data, the dataset, the "
+    "method, the target that the noise meets, or trials); else its default."
 )
 
 
@@ -24,9 +23,9 @@ def plan_blocks(rows: Sequence[SettingRow]) -> list[Block]:
 def plan_table(rows: Sequence[SettingRow]) -> Table:
     """Table of a plan, with the methods that a setting is of, where others have another value or none.
 
-    >>> rows = [SettingRow("epochs", 20, "rule"), SettingRow("smoothing", 0.9, "asked", ("dpsgd-f",))]
+    >>> rows = [SettingRow("epochs", 20, "rule"), SettingRow("smoothing", 0.9, "given", ("dpsgd-f",))]
     >>> plan_table(rows).texts()
-    [['epochs', '20', 'rule'], ['smoothing (dpsgd-f)', '0.9', 'asked']]
+    [['epochs', '20', 'rule'], ['smoothing (dpsgd-f)', '0.9', 'given']]
     """
     columns = (Column("setting", "name"), Column("value", "text"), Column("from", "text"))
     return Table(columns, [(_name(row), value_text(row.value), row.origin) for row in rows])

@@ -12,20 +12,13 @@ from tomlkit.items import Item
 
 from equidp._plain import without_defaults
 from equidp.advice.advise import Advice
-from equidp.advice.chosen_plan import ASKED, DATASET, DEFAULT, METHOD, RULE
-from equidp.report.advice import reason_sentence
+from equidp.advice.chosen_plan import ASKED, DEFAULT, RULE
 from equidp.runs.config import CardTexts, TrainConfig
 from equidp.runs.releases import BALANCED, CountsRelease
 from equidp.runs.run_file import sections_by_field
 from equidp.training.resolved import ResolvedPlan
 
-_WHY = {
-    ASKED: "given",
-    DATASET: "of the dataset",
-    RULE: "by rule",
-    METHOD: "of the method",
-    DEFAULT: "default",
-}
+_WHY = {ASKED: "given", RULE: "by rule", DEFAULT: "default"}
 _FOLLOWS = ("rates", "bound_shares", "noise_multiplier", "sample_rate")
 """Options of a plan that follow from others where they are not given."""
 
@@ -44,7 +37,7 @@ def run_toml(
         advice: the rules that chose it; None: other settings than recommended.
         about: sentences at the head, each a comment.
     """
-    reasons = () if advice is None else tuple(each for each in advice.reasons if each.name != "given")
+    reasons = () if advice is None else (advice.evidence, advice.caution)
     found = comment_fields(config, resolved)
     document = tomlkit.document()
     for line in about:
@@ -52,13 +45,11 @@ def run_toml(
     for name, section in found.items():
         table = tomlkit.table()
         if name == "training":
-            sentences = map(reason_sentence, reasons)
-            for number, sentence in enumerate(sentences, 1):
-                for line in textwrap.wrap(f"Rule {number}. {sentence}", 100):
+            for sentence in reasons:
+                for line in textwrap.wrap(sentence, 100):
                     table.add(tomlkit.comment(line))
         for field, (value, why) in section.items():
-            because = [str(at) for at, reason in enumerate(reasons, 1) if field in reason.about]
-            table.add(field, _item(value, f"{why} {', '.join(because)}" if why == _WHY[RULE] else why))
+            table.add(field, _item(value, why))
         document.add(name, table)
         if name == "table" and config.data.recipe.columns:
             document.add("column", _columns(config))

@@ -33,7 +33,7 @@ from equidp.policies.methods import (
 )
 from equidp.policies.setting import settings_of
 from equidp.policies.table import BASELINE, STANDARD
-from equidp.report.advice import advice_sentences, reason_sentence
+from equidp.report.advice import advice_sentences, reasons_of
 from equidp.runs.begin import begin_or_continue, check_new, is_stopped
 from equidp.runs.config import Execution, Measures, TrainConfig
 from equidp.runs.folder import LEDGER, RunFolder
@@ -205,7 +205,7 @@ class Session:
         reasons: tuple[str, ...] = ()
         why: tuple[str, ...] = ()
         if chosen.advice is not None:
-            reasons = tuple(map(reason_sentence, chosen.advice.reasons))
+            reasons = tuple(reasons_of(chosen.advice))
             begin_with = "auto takes" if self.method == AUTO else "Training by"
             why = tuple(advice_sentences(chosen.advice, begin_with))
         inputs = {
