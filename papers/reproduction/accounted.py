@@ -213,8 +213,8 @@ class Accounted:
             np.concatenate([data.train.groups.numpy()[chosen], data.test.groups.numpy()]),
             data.train.group_names,
         )
-        for group, rate in rates.items():
-            rows.add("success of membership inference", group, rate)
+        for name, rate in rates.items():
+            rows.add("success of membership inference", name, rate)
 
 
 @final

@@ -10,11 +10,8 @@ import equidp
 from equidp.advice.advise import AUTO
 from equidp.advice.chosen_plan import (
     ASKED,
-    DATASET,
     DEFAULT,
     RULE,
-    SWEPT,
-    TARGET,
     ChosenPlan,
     ChosenRun,
     check_published,
@@ -51,11 +48,11 @@ def test_each_setting_has_its_origin():
     recommended = chosen({"epochs": 3, "smoothing": 0.5})
     names = ("epochs", "smoothing", "batch_size", "clipping_bound", "delta", "weight_decay", "momentum")
     assert [recommended.origin(name) for name in names] == [
-        ASKED, ASKED, RULE, RULE, DATASET, DEFAULT, DEFAULT,
+        ASKED, ASKED, RULE, RULE, RULE, DEFAULT, DEFAULT,
     ]  # fmt: skip
     published = chosen({"epochs": 3}, settings="published")
     names = ("epochs", "weight_decay", "clipping_bound", "batch_size")
-    assert [published.origin(name) for name in names] == [ASKED, DATASET, DATASET, DEFAULT]
+    assert [published.origin(name) for name in names] == [ASKED, RULE, RULE, DEFAULT]
     of_user = ChosenPlan(Plan(epochs=3), otherwise=ASKED)
     assert of_user.origin("epochs") == of_user.origin("momentum") == ASKED
 
@@ -86,7 +83,7 @@ def test_another_optimizer_has_its_own_learning_rate_by_default_and_not_by_rule(
 
 def test_settings_that_a_dataset_publishes_for_one_method_are_the_dataset_s():
     plan = choose_plan(Named("adult-esipova"), made_up(), 0, {}, "published")
-    assert plan.origin("learning_rate", "global-adapt") == DATASET
+    assert plan.origin("learning_rate", "global-adapt") == RULE
     asked = choose_plan(Named("adult-esipova"), made_up(), 0, {"learning_rate": 0.3}, "published")
     assert asked.origin("learning_rate", "global-adapt") == ASKED
 
@@ -111,19 +108,6 @@ def test_a_model_of_the_user_s_takes_inputs_as_they_are_also_where_models_are_sw
         for given, swept in (({}, ()), ({"model": "lenet"}, ()), ({}, ("model",)))
     ]
     assert features == ["scattering", None, None]
-
-
-def names_of_reasons(given, method) -> set[str]:
-    return {reason.name for reason in chosen(given, method=method).advice.reasons}
-
-
-def test_reasons_are_those_of_the_method_and_the_settings_that_are_trained_by():
-    assert names_of_reasons({}, AUTO) == {"bound of rows", "large samples", "table"}
-    assert names_of_reasons({"clipping_bound": 9.0}, AUTO) == {"large samples", "given"}
-    assert names_of_reasons({"model": "mlp"}, AUTO) == {"large samples", "given"}
-    assert names_of_reasons({"smoothing": 0.5}, AUTO) == {"bound of rows", "large samples", "table"}
-    assert names_of_reasons({}, "dpsgd-f") == {"bound of rows", "large samples"}
-    assert names_of_reasons({}, "sgd") == {"large samples"}  # it clips nothing
 
 
 def choice_of(**asked):
@@ -181,8 +165,8 @@ def test_rows_say_which_methods_have_a_setting_and_where_it_is_from():
     assert found[("epochs", ())][1:3] == (3, ASKED)
     assert found[("epsilon", ())].value == (1.0, 2.0)
     noise = [row for row in rows if row.name == "noise_multiplier"]
-    assert {row.origin for row in noise} == {TARGET}
+    assert {row.origin for row in noise} == {RULE}
     assert {row.methods for row in noise} == {("dpsgd",), ("dpsgd-f",)}
     assert len(found[("noise_multiplier", ("dpsgd",))].value) == 2
-    assert found[("clipping_bound", ("dpsgd", "dpsgd-f"))].origin == SWEPT
+    assert found[("clipping_bound", ("dpsgd", "dpsgd-f"))].origin == ASKED
     assert {row.name for row in rows} >= {each.name for each in Plan.options() if each.metadata["listed"]}

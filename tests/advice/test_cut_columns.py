@@ -129,10 +129,10 @@ def test_so_few_rows_that_nothing_can_be_learnt_are_refused_before_anything_is_s
 
 
 @pytest.mark.soak
-def test_few_rows_are_a_reason_of_their_own():
-    few, many = ([reason.name for reason in advised(count, 0.5).reasons] for count in (600, 40_000))
-    assert "short way" in few
-    assert "short way" not in many
+def test_few_rows_are_cautioned_of():
+    few, many = (advised(count, 0.5).caution for count in (600, 40_000))
+    assert "Few rows for this budget" in few
+    assert many == ""
 
 
 @pytest.fixture
@@ -172,4 +172,4 @@ def test_a_method_that_fixes_its_settings_is_neither_refused_nor_explained_by_th
         choose_plan(table, train, 0, {}, level={"epsilon": 0.5})
     chosen = choose_plan(table, train, 0, {}, level={"epsilon": 0.5}, method="prototypes")
     assert chosen.advice.settings["model"] == "prototypes"
-    assert not {"cut columns", "noise in logits"} & {reason.name for reason in chosen.advice.reasons}
+    assert chosen.advice.evidence == ""

@@ -233,12 +233,12 @@ def test_options_act_on_auto_in_a_comparison(people, command):
     _, plain, _ = command("compare", *TABLE, *methods, "--epsilon", "3", cwd=people)
     _, changed, _ = command("compare", *TABLE, *methods, *given, cwd=people)
     assert rows(plain)["clipping bound (dpsgd)"] == ("1.2", "rule")
-    assert rows(changed)["clipping bound (dpsgd)"] == ("6", "asked")
-    assert (rows(plain)["epochs"], rows(changed)["epochs"]) == (("60", "rule"), ("30", "asked"))
+    assert rows(changed)["clipping bound (dpsgd)"] == ("6", "given")
+    assert (rows(plain)["epochs"], rows(changed)["epochs"]) == (("60", "rule"), ("30", "given"))
     noise = [float(rows(text)["noise multiplier (dpsgd)"][0]) for text in (plain, changed)]
     assert noise[0] != noise[1]
-    assert "Clipping bound 1.2" in plain
-    assert "Clipping bound 1.2" not in changed
+    assert "clipping at 1.2 favours none" in " ".join(plain.split())
+    assert "clipping at 1.2" not in changed
 
 
 @pytest.mark.soak
@@ -249,7 +249,7 @@ def test_a_dry_run_prints_the_whole_plan_with_origins_in_both_commands(people, c
     options = {each.name.replace("_", " ") for each in Plan.options() if each.metadata["listed"]}
     assert {*options, "epsilon", "features"} <= {name.partition(" (")[0] for name in rows(compared)}
     own = {name.removesuffix(" (dpsgd)"): row for name, row in rows(compared).items()}
-    words = {"given": "asked", "by": "rule", "default": "default"}
+    words = {"given": "given", "by": "rule", "default": "default"}
     for name, (value, why) in values(trained).items():
         if name in own and name != "method":
             assert (own[name][0].rstrip("0"), own[name][1]) == (value.rstrip(".0"), words[why.split()[0]]), (
@@ -281,7 +281,7 @@ def test_published_settings_are_refused_for_auto_in_training(tmp_path, command):
 def test_a_published_weight_decay_is_marked_and_taken_on_request_alone(command, tmp_path):
     given = ("digits", "--method", "dpsgd", "--dry-run")
     _, published, _ = command("train", *given, "--settings", "published", cwd=tmp_path)
-    assert values(published)["noise multiplier"] == ("2.0", "of the dataset")
-    assert values(published)["learning rate"] == ("2.0", "of the dataset")
+    assert values(published)["noise multiplier"] == ("2.0", "by rule")
+    assert values(published)["learning rate"] == ("2.0", "by rule")
     _, recommended, _ = command("train", *given, "--epsilon", "3", cwd=tmp_path)
     assert values(recommended)["learning rate"][0] == "1.0"

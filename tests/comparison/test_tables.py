@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 from torch import nn
 
-from equidp.advice.advise import Advice
 from equidp.errors import SettingError
 from equidp.evaluation.costs import equal_cost, summary
 from equidp.evaluation.metrics import METRICS
@@ -126,12 +125,6 @@ def test_a_notebook_shows_what_a_run_spent_rounded_up():
     shown = Texts(run._repr_html_())
     assert {"<DPSGD>", "a, <b>", "64", "1e-05", "epsilon"} <= set(shown.texts)
     assert not shown.tags & {"dpsgd", "b"}
-
-
-@pytest.mark.soak
-def test_a_notebook_shows_advice():
-    advice = Advice("quantile", None, {"model": "mlp", "learning_rate": 0.5}, ())
-    assert {"quantile", "learning rate", "mlp"} <= set(Texts(advice._repr_html_()).texts)
 
 
 def against(name: str, **arguments):

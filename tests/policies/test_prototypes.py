@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import equidp
-from equidp.advice.chosen_plan import METHOD, choose_plan
+from equidp.advice.chosen_plan import RULE, choose_plan
 from equidp.data import open_source
 from equidp.data.people import by_person
 from equidp.kernel.event import Event
@@ -123,4 +123,4 @@ def test_the_method_fixes_its_plan_for_itself_alone():
     assert (other.steps, other.plan.batch_size, other.plan.model) == (562, 16, "mlp")
     source = open_source("digits")
     chosen = choose_plan(source, source.split(0).train, 0, {"epochs": 3}, method="prototypes")
-    assert {chosen.origin(name, "prototypes") for name in fixed_options("prototypes")} == {METHOD}
+    assert {chosen.origin(name, "prototypes") for name in fixed_options("prototypes")} == {RULE}

@@ -26,7 +26,7 @@ SETTINGS = {
 }
 """Settings to start from -> which they are; options that are given are over them."""
 
-ASKED, RULE, DEFAULT = "given", "rule", ""
+ASKED, RULE, DEFAULT = "given", "rule", "default"
 """Origins of a setting: the user, a rule (of the data, the method, a target or a search), or its default."""
 DATASET = METHOD = TARGET = TUNED = RULE
 SWEPT = ASKED
@@ -62,7 +62,7 @@ class ChosenPlan:
     def origin(self, name: str, method: str = "") -> str:
         """Origin of a setting, as a method has it."""
         if method and name in {**fixed_options(method), **self.plan.by_method.get(method, {})}:
-            return self.otherwise or RULE
+            return RULE if self.otherwise == DEFAULT else self.otherwise
         return self.origins.get(name, self.otherwise)
 
 
@@ -102,7 +102,7 @@ def choose_plan(
         >>> chosen.method, chosen.features, chosen.plan.batch_size, chosen.plan.epochs
         ('dpsgd', 'scattering', 512, 5)
         >>> [chosen.origin(name) for name in ("epochs", "batch_size", "delta", "weight_decay")]
-        ['given', 'rule', 'rule', '']
+        ['given', 'rule', 'rule', 'default']
     """
     published = published_settings(source)
     if settings == PUBLISHED:
@@ -186,7 +186,7 @@ def check_published(source: DataSource) -> None:
 def _origins(plan: Plan, given: Mapping[str, Any], *by_rule: Mapping[str, Any]) -> dict[str, str]:
     """Origin of each setting that was given or follows from a rule, as the plan has it."""
     values = {**plan.method_settings, **{name: getattr(plan, name) for name in Plan.names()}}
-    origins = {}
+    origins: dict[str, str] = {}
     for settings, origin in (*((each, RULE) for each in by_rule), (given, ASKED)):
         taken = {name for name, value in settings.items() if values.get(name) == value}
         origins |= dict.fromkeys(taken - {"by_method"}, origin)

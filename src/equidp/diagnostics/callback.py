@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from equidp._extras import require_extra
 from equidp._validate import check_whole
-from equidp.data.dataset import GroupedDataset
+from equidp.data.dataset import DataSplit, GroupedDataset
 from equidp.diagnostics.diagnose import Diagnosis, check_groups, diagnose_step
 from equidp.diagnostics.gradients import Subject
 from equidp.diagnostics.measure import Effort, Step
 from equidp.engines.units import reader_of
 from equidp.errors import ApproximationWarning, SettingError
-from equidp.training.trainer import Callback, Trainer
+from equidp.training.record import TableCallback
+from equidp.training.trainer import Trainer
 
 with require_extra("tables"):
     import pandas as pd
 
 
 @dataclass(eq=False)
-class Diagnostics(Callback):
+class Diagnostics(TableCallback):
     """Diagnoses the next step before training and after each `every` steps; leaves training as it is.
 
-    Reads the raw training data: its tables are called `sensitive_`, and must never be released.
+    Reads the raw training data: its tables are called `sensitive_`, and must never be released. In
+    `equidp.compare(callbacks=[Diagnostics()])`, each private run has one of its own.
 
     Attributes:
         every: steps between diagnoses.
@@ -57,10 +59,20 @@ class Diagnostics(Callback):
     groups: Sequence[str] | None = None
     effort: Effort = field(default_factory=Effort)
     seed: int = 0
-    _steps: dict[int, Diagnosis] = field(default_factory=dict, init=False, repr=False)
+    name = "sensitive_diagnosis"
+    private_only = True
 
     def __post_init__(self) -> None:
         check_whole(1, " of steps", every=self.every)
+        self._steps: dict[int, Diagnosis] = {}
+
+    def callback(self, data: DataSplit) -> Diagnostics:
+        """Return a fresh callback, for one run of a comparison."""
+        return replace(self)
+
+    def table(self, trainer: Trainer) -> pd.DataFrame:
+        """Return both tables in one: rows of single groups have no value in the column other."""
+        return pd.concat([self.diagnosis.sensitive_groups, self.diagnosis.sensitive_pairs])
 
     @property
     def diagnosis(self) -> Diagnosis:

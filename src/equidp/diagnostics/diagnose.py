@@ -47,6 +47,13 @@ class Diagnosis:
     sensitive_groups: pd.DataFrame
     sensitive_pairs: pd.DataFrame
 
+    @classmethod
+    def of_table(cls, table: pd.DataFrame) -> Diagnosis:
+        """Return the diagnosis of a table of `Diagnostics` in a comparison."""
+        alone = table.get("other", pd.Series(index=table.index, dtype=object)).isna()
+        parts = (table[each].dropna(axis=1, how="all").infer_objects() for each in (alone, ~alone))
+        return cls(*(part.reset_index(drop=True) for part in parts))
+
     def findings(self) -> list[str]:
         """Return sentences on the group that loses most by clipping and noise, since when, and by which
         cause; docs/why-groups.md has their rules."""

@@ -15,7 +15,7 @@ from equidp._provenance import kernel_digest, values_digest, versions, weights_d
 from equidp._validate import checked_path, unknown_name
 from equidp.accounting.planned import COUNTS, PREPROCESSING, costliest_mechanism, default_delta
 from equidp.accounting.risk import value_names
-from equidp.advice.chosen_plan import SettingRow
+from equidp.advice.chosen_plan import DEFAULT, SettingRow
 from equidp.data.dataset import GroupedDataset
 from equidp.data.shared_rows import RowDigests
 from equidp.data.views import Views
@@ -354,7 +354,7 @@ def _numbers(run: Run, guarantee: Guarantee, content: CardContent) -> Iterator[B
 def _settings(run: Run, content: CardContent) -> Iterator[Block]:
     """Settings with their origins, versions and hashes, each once."""
     yield Heading("Settings, versions and hashes")
-    chosen = [row for row in content.plan if row.origin]
+    chosen = [row for row in content.plan if row.origin != DEFAULT]
     if chosen:
         yield plan_table(chosen)
         yield Paragraph("All other settings have their defaults; run.json lists them.", small=True)
