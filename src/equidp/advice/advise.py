@@ -224,11 +224,13 @@ def advise(
     Raises:
         SettingError: a linear model would learn nothing from so few examples at so small a budget.
     """
-    n, inputs, shape = len(train), train.inputs, train.input_shape
+    n, inputs = len(train), train.inputs
+    numbers = isinstance(inputs, Tensor) and inputs.is_floating_point()
+    shape = train.input_shape if numbers else ()
     is_image = train.rows is None and len(shape) == 3 and min(shape[1:]) >= SMALLEST
     data = Data(
         examples=n,
-        numbers=isinstance(inputs, Tensor) and inputs.is_floating_point(),
+        numbers=numbers,
         features=number_of_features(shape) if is_image else 0,
         cut=bool(Binning.parse(binning).cuts),
         unit=features,
