@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import equidp
-from equidp.diagnostics import Diagnostics, Effort, diagnose
+from equidp.diagnostics import Diagnosis, Diagnostics, Effort, diagnose
 from equidp.errors import ApproximationWarning, DataError, SettingError
 from support.errors import raises_field
 from support.toy import make_trainer, toy
@@ -34,6 +34,9 @@ def test_the_first_step_and_every_so_many_are_diagnosed_and_a_second_run_begins_
     assert groups[["step", "group"]].values.tolist() == [[s, g] for s in (0, 4, 8) for g in ("a", "b")]
     assert groups["epoch"].tolist() == pytest.approx([0, 0, 0.4, 0.4, 0.8, 0.8])
     assert len(diagnostics.diagnosis.sensitive_pairs) == 6
+    again = Diagnosis.of_table(diagnostics.table(None))  # as a comparison keeps it
+    pd.testing.assert_frame_equal(again.sensitive_groups, groups, check_dtype=False)
+    pd.testing.assert_frame_equal(again.sensitive_pairs, diagnostics.diagnosis.sensitive_pairs)
 
 
 @pytest.mark.soak

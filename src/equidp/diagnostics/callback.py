@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import torch
 
@@ -59,8 +60,8 @@ class Diagnostics(TableCallback):
     groups: Sequence[str] | None = None
     effort: Effort = field(default_factory=Effort)
     seed: int = 0
-    name = "sensitive_diagnosis"
-    private_only = True
+    name: ClassVar[str] = "sensitive_diagnosis"
+    private_only: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_whole(1, " of steps", every=self.every)
@@ -71,8 +72,9 @@ class Diagnostics(TableCallback):
         return replace(self)
 
     def table(self, trainer: Trainer) -> pd.DataFrame:
-        """Return both tables in one: rows of single groups have no value in the column other."""
-        return pd.concat([self.diagnosis.sensitive_groups, self.diagnosis.sensitive_pairs])
+        """Return both tables in one, which `Diagnosis.of_table` reads; the column other of groups is ""."""
+        groups = self.diagnosis.sensitive_groups.assign(other="")
+        return pd.concat([groups, self.diagnosis.sensitive_pairs], ignore_index=True)
 
     @property
     def diagnosis(self) -> Diagnosis:

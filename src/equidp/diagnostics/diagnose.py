@@ -49,9 +49,9 @@ class Diagnosis:
 
     @classmethod
     def of_table(cls, table: pd.DataFrame) -> Diagnosis:
-        """Return the diagnosis of a table of `Diagnostics` in a comparison."""
-        alone = table.get("other", pd.Series(index=table.index, dtype=object)).isna()
-        parts = (table[each].dropna(axis=1, how="all").infer_objects() for each in (alone, ~alone))
+        """Return the diagnosis of a table that `Diagnostics` made in a comparison."""
+        groups, pairs = table[table["other"] == ""].drop(columns="other"), table[table["other"] != ""]
+        parts = (part.dropna(axis=1, how="all").infer_objects() for part in (groups, pairs))
         return cls(*(part.reset_index(drop=True) for part in parts))
 
     def findings(self) -> list[str]:
