@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -24,7 +23,6 @@ from papers.reproduction.reproduce import (
     check_data,
     check_device,
     choose_seeds,
-    file_stem,
     item_named,
     judged_items,
     reproduce,
@@ -34,7 +32,6 @@ from papers.reproduction.result import Judged
 app = command(
     "reproduce",
     "python -m papers reproduce --list",
-    "python -m papers reproduce xu-table-1 --quick",
     "EQUIDP_DATA=... python -m papers reproduce xu-table-1 --seeds 5",
     "python -m papers reproduce --page papers/results.md --results papers/results",
 )
@@ -60,14 +57,10 @@ def reproduce_command(
     seeds_of: Annotated[
         str, Parameter(help="Fewer seeds of data that takes long, such as mnist=1.", allow_repeating=False)
     ] = "",
-    quick: Annotated[bool, Parameter(help="The short form: minutes. It shows that everything runs.")] = False,
     results: Annotated[
         Path, Parameter(help="Folder of results, a file and a folder for each item.")
     ] = RESULTS,
     directory: Annotated[Path, Parameter(help="Folder where finished runs are kept.")] = RUNS,
-    hours: Annotated[
-        float, Parameter(help="Begin no further run after so many; default: no limit.")
-    ] = math.inf,
     jobs: options.Jobs = None,
     device: options.Device = "cpu",
 ) -> None:
@@ -84,38 +77,33 @@ def reproduce_command(
         say(f"Page: {page.resolve()}")
         return
     if item is None:
-        _list(judged_items(results, quick=True))
+        _list(judged_items(results))
         return
     found = item_named(item)
     for folder in (results, directory):
         check_folder(folder)
     check_device(found, device)
     check_data(found, 0)
-    chosen, fewer = choose_seeds(found, seeds, parse_counts(seeds_of), quick=quick)
-    if not quick:
-        wanted = len(chosen)
-        expected = duration(3600 * found.hours(wanted, fewer))
-        say(
-            f"{item}, {wanted} seed{'s' if wanted > 1 else ''}: "
-            f"{expected} on two cores, less what is kept in {directory}. It can be stopped, "
-            "and goes on from its finished runs; --quick shows in minutes that it works."
-        )
+    chosen, fewer = choose_seeds(found, seeds, parse_counts(seeds_of))
+    expected = duration(3600 * found.hours(len(chosen), fewer))
+    say(
+        f"{item}, {len(chosen)} seed{'s' if len(chosen) > 1 else ''}: {expected} on two cores, less what is"
+        f" kept in {directory}. It can be stopped, and goes on from its finished runs."
+    )
     otherwise = "stopped. Finished runs are kept: the same command goes on from them."
     with stoppable(otherwise), progress_bar() as on_progress:
         judged = reproduce(
             item,
             seeds=seeds,
             seeds_of=fewer,
-            quick=quick,
             into=results,
             directory=directory,
             jobs=jobs,
             device=device,
-            hours=hours,
             on_progress=on_progress,
         )
     _show(judged)
-    say(f"Page: {(results / file_stem(item, quick=quick) / 'index.html').resolve()}")
+    say(f"Page: {(results / item / 'index.md').resolve()}")
 
 
 def _list(items: list[Judged]) -> None:
@@ -123,7 +111,7 @@ def _list(items: list[Judged]) -> None:
     for each in items:
         result = each.result
         seeds = str(each.item.seeds)
-        if result is not None and not result.quick:
+        if result is not None:
             seeds = result.seeds_counted
         rows.append((each.item.name, each.item.title, WORDS[each.state], seeds, f"{each.item.hours():.2g}"))
     headings = ("item", "what it shows", "state", "seeds", "hours on two cores")

@@ -78,7 +78,6 @@ class Accounted:
         per_epoch: how often all norms are taken in an epoch.
         held: examples whose norms are taken in every step, for their exact epsilons.
         attacked: whether membership is inferred from losses too.
-        quick_epochs: of the short form.
         label: what rows call the data; default: its name.
     """
 
@@ -93,13 +92,7 @@ class Accounted:
     per_epoch: float = 1.0
     held: int = 0
     attacked: bool = False
-    quick_epochs: float = 1
     label: str = ""
-
-    def shorten(self) -> Accounted:
-        """Return the short form: fewer epochs, and few examples held."""
-        changes = {**self.changes, "epochs": self.quick_epochs}
-        return replace(self, changes=changes, held=min(self.held, 50))
 
     def rows(self, request: Request) -> tuple[pd.DataFrame, float]:
         """Train what is not kept; return a row per figure and seed, `COLUMNS`, and seconds of all runs."""
@@ -373,10 +366,6 @@ class AccountingCosts:
     noise_multiplier: float = 3.0
     data: str = ""
     label: str = "CIFAR-10's size"
-
-    def shorten(self) -> AccountingCosts:
-        """Return this study: it takes a minute."""
-        return self
 
     def rows(self, request: Request) -> tuple[pd.DataFrame, float]:
         """Measure both; return a row per figure and seed, `COLUMNS`, and seconds."""

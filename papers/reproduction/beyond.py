@@ -70,7 +70,7 @@ ITEMS = (
         "beyond-direction", BEYOND, "Whether direction still dominates magnitude",
         tuple(
             Compared(
-                data, _METHODS, 0.3, changes=_WELL_CHOSEN, quick_epochs=4,
+                data, _METHODS, 0.3, changes=_WELL_CHOSEN,
                 diagnosed=("direction", "magnitude", "cosine_turned"),
                 diagnosis=Diagnostics(60, None, _EFFORT), final=("accuracy", "change", "epsilon"),
             )
@@ -98,7 +98,7 @@ ITEMS = (
         "beyond-privacy-by-group", BEYOND,
         "Whether groups with worse accuracy have worse privacy, and evening out one evens out the other",
         tuple(
-            Compared(data, _METHODS, 0.05, changes=_WELL_CHOSEN, individual=True, quick_epochs=4)
+            Compared(data, _METHODS, 0.05, changes=_WELL_CHOSEN, individual=True)
             for data in _DATA
         ),
         columns=("accuracy", "change", "individual epsilon", "epsilon"),

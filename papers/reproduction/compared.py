@@ -11,16 +11,13 @@ from typing import Any, final
 import numpy as np
 import pandas as pd
 
-from equidp import Comparison, Diagnostics, Effort, compare, default_plan
+from equidp import Comparison, Diagnostics, compare, default_plan
 from equidp.data.dataset import ALL
 from papers import ablation
 from papers.reproduction.item import COLUMNS, Request
 
 RELEASE = 0.1
 """Epsilon of a release of individual privacy; nothing here is released."""
-_QUICK_EFFORT = Effort(
-    batches=2, gradient_examples=200, curvature_examples=16, trace_vectors=4, eigenvalue_products=5
-)
 
 
 @final
@@ -42,7 +39,6 @@ class Compared:
         pairs: columns of the diagnosis of pairs of groups to take; their group is "one less other".
         diagnosis: what to diagnose, and when.
         individual: whether to account for each example, and take the mean epsilon of each group.
-        quick_epochs: of the short form; None: as many as in the full form.
         label: what rows call the data; default: its name.
     """
 
@@ -59,17 +55,7 @@ class Compared:
     pairs: tuple[str, ...] = ()
     diagnosis: Diagnostics | None = None
     individual: bool = False
-    quick_epochs: float | None = None
     label: str = ""
-
-    def shorten(self) -> Compared:
-        """Return the short form: fewer epochs, two values of a sweep and little diagnosed."""
-        changes = dict(self.changes)
-        if self.quick_epochs is not None:
-            changes["epochs"] = self.quick_epochs
-        sweep = self.sweep and (self.sweep[0], (self.sweep[1][0], self.sweep[1][-1]))
-        diagnosis = self.diagnosis and replace(self.diagnosis, effort=_QUICK_EFFORT)
-        return replace(self, changes=changes, sweep=sweep, diagnosis=diagnosis)
 
     def rows(self, request: Request) -> tuple[pd.DataFrame, float]:
         """Train what is not kept; return a row per figure and seed, `COLUMNS`, and seconds of all runs."""
@@ -142,7 +128,6 @@ class Ablated:
         errors: to train with.
         hours: about how long one seed takes on one core.
         changes: of the data's published plan.
-        quick_epochs: of the short form.
         label: what rows call the data; default: its name.
     """
 
@@ -150,12 +135,7 @@ class Ablated:
     errors: tuple[str, ...]
     hours: float
     changes: Mapping[str, Any] = field(default_factory=dict)
-    quick_epochs: float = 2
     label: str = ""
-
-    def shorten(self) -> Ablated:
-        """Return the short form: fewer epochs."""
-        return replace(self, changes={**self.changes, "epochs": self.quick_epochs})
 
     def rows(self, request: Request) -> tuple[pd.DataFrame, float]:
         """Train what is not kept; return a row per figure and seed, `COLUMNS`, and seconds of all runs."""

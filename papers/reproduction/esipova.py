@@ -31,14 +31,13 @@ class Data:
     every: int
     hours: float
     diagnosed_hours: float
-    quick_epochs: float
     seeds: int = 5
     methods: tuple[str, ...] = METHODS
 
     @property
     def trained(self) -> Compared:
         return Compared(
-            self.name, self.methods, self.hours, quick_epochs=self.quick_epochs,
+            self.name, self.methods, self.hours,
             final=("accuracy", "loss", "change", "privacy_cost", "excessive_risk", "epsilon"),
             by_epoch=("loss", "mean_gradient_norm"), followed=self.groups,
         )  # fmt: skip
@@ -46,7 +45,7 @@ class Data:
     @property
     def diagnosed(self) -> Compared:
         return Compared(
-            self.name, METHODS, self.diagnosed_hours, quick_epochs=self.quick_epochs,
+            self.name, METHODS, self.diagnosed_hours,
             diagnosed=(
                 *_TERMS, "direction_alternative", "magnitude_alternative", "noise", "largest_eigenvalue",
             ),
@@ -54,9 +53,9 @@ class Data:
         )  # fmt: skip
 
 
-MNIST = Data("mnist-esipova", "MNIST", ("2", "8"), 1000, 1.0, 2.5, 1, seeds=3)
-ADULT = Data("adult-esipova", "Adult", ("Male", "Female"), 250, 0.1, 0.3, 2, methods=(*METHODS, "fairlens"))
-DUTCH = Data("dutch-esipova", "Dutch", ("Male", "Female"), 500, 0.05, 0.1, 2, methods=(*METHODS, "fairlens"))
+MNIST = Data("mnist-esipova", "MNIST", ("2", "8"), 1000, 1.0, 2.5, seeds=3)
+ADULT = Data("adult-esipova", "Adult", ("Male", "Female"), 250, 0.1, 0.3, methods=(*METHODS, "fairlens"))
+DUTCH = Data("dutch-esipova", "Dutch", ("Male", "Female"), 500, 0.05, 0.1, methods=(*METHODS, "fairlens"))
 
 
 _ALL_FOUR = ("accuracy", "loss", "privacy_cost", "excessive_risk")

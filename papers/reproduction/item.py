@@ -133,9 +133,6 @@ class Study(Protocol):
     def rows(self, request: Request) -> tuple[pd.DataFrame, float]:
         """Train what is not kept; return a row per figure and seed, `COLUMNS`, and seconds of all runs."""
 
-    def shorten(self) -> Study:
-        """Return the short form of this study: minutes, of fewer epochs."""
-
 
 @final
 @dataclass(frozen=True)
@@ -147,10 +144,6 @@ class Kept:
 
     data: str
     hours: float = 1.0
-
-    def shorten(self) -> Kept:
-        """Return this study."""
-        return self
 
     def rows(self, request: Request) -> tuple[pd.DataFrame, float]:
         """Raise SettingError: they are not made again here."""

@@ -1,17 +1,14 @@
-"""Tables and pages of results: a page of an item in HTML, and one of all items in Markdown."""
+"""Tables of results, and the page of all items in Markdown."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 
 import pandas as pd
 
 from equidp import Column, Table
 from equidp.data.dataset import ALL
-from equidp.report.plots.style import drawn_for_page
-from equidp.report.render import Drawn, filled
 from papers.reproduction.item import PAPERS, Verdict
 from papers.reproduction.result import CLOSE, Difference, Judged
 
@@ -31,7 +28,6 @@ _TITLES = {
 }
 WORDS = {
     "not run": "not run",
-    "quick": "short form only",
     "measured": "measured",
     "in part": "reproduced as far as it was run",
     "reproduced": "reproduced",
@@ -121,32 +117,6 @@ def number(value: float) -> str:
     return f"{round(value, 4) + 0.0:.4f}" if abs(value) < 1 else f"{value:.4g}"
 
 
-def page(judged: Judged) -> str:
-    """The page of one item, as HTML."""
-    assert judged.result is not None
-    return filled(
-        "item.html",
-        "papers",
-        item=judged.item,
-        result=judged.result,
-        state=WORDS[judged.state],
-        tables=tables(judged),
-        legend=_LEGEND,
-        claims=[(claim.text, in_words(verdict), based_on(verdict)) for claim, verdict in judged.claims],
-        reasons=judged.reasons,
-        not_run=judged.not_run,
-        unexplained=[_away(each) for each in judged.unexplained],
-        plots=_plots(judged),
-    )
-
-
-def _plots(judged: Judged) -> list[Drawn]:
-    assert judged.result is not None
-    table = judged.result.found.table
-    drawn = (drawn_for_page(each.title, "", partial(each.draw, table)) for each in judged.item.plots)
-    return [each for each in drawn if each is not None]
-
-
 def in_words(verdict: Verdict) -> str:
     """Verdict on a conclusion, in words."""
     return {True: "holds", False: "does not hold", None: "is inconclusive"}[verdict.holds]
@@ -187,7 +157,7 @@ def results_page(items: Sequence[Judged]) -> str:
         own = [each for each in done if each.item.paper == paper]
         if own:
             parts.append(f"## {paper.title} ({paper.cited})")
-            parts += [_section(each) for each in own]
+            parts += [section(each) for each in own]
     return "\n\n".join(parts) + "\n"
 
 
@@ -203,7 +173,8 @@ def _overview(items: Sequence[Judged]) -> str:
     return Table([*columns, Column("hours of one core")], rows).to_markdown().rstrip()
 
 
-def _section(judged: Judged) -> str:
+def section(judged: Judged) -> str:
+    """An item: what was found beside what is printed, claims with verdicts, reasons and notes."""
     item, result = judged.item, judged.result
     assert result is not None
     made = f"`{result.command}`: {result.seeds_in_words}, {result.hours_in_words}, "

@@ -39,7 +39,6 @@ class Result:
         commit: of the code, or the version of the package.
         seeds: of the runs; of some data fewer, where that was asked or time was short.
         hours: that all runs took, one after the other on one core.
-        quick: whether it is the short form, which says nothing about the paper.
         made_with: versions of the packages that figures depend on, and the device if not the CPU.
         found: means over seeds.
     """
@@ -49,7 +48,6 @@ class Result:
     commit: str
     seeds: tuple[int, ...]
     hours: float
-    quick: bool
     made_with: Mapping[str, str]
     found: Found
 
@@ -61,12 +59,11 @@ class Result:
         seeds: tuple[int, ...],
         seconds: float,
         *,
-        quick: bool,
         seeds_of: Mapping[str, int] | None = None,
         device: str = "cpu",
     ) -> Result:
         """Result from rows by seed, made by the current code, without curves that the item does not show."""
-        options = " --quick" if quick else f" --seeds {len(seeds)}" if len(seeds) != item.seeds else ""
+        options = f" --seeds {len(seeds)}" if len(seeds) != item.seeds else ""
         if seeds_of:
             options += f" --seeds-of {','.join(f'{data}={count}' for data, count in seeds_of.items())}"
         made_with = versions()
@@ -80,7 +77,6 @@ class Result:
             commit(),
             seeds,
             round(seconds / 3600, 3),
-            quick,
             made_with,
             Found.of(item.select_rows(rows)),
         )
@@ -89,7 +85,7 @@ class Result:
         """Write a small file, whole or not at all: a figure a line."""
         facts = {
             "item": self.item, "command": self.command, "commit": self.commit, "seeds": list(self.seeds),
-            "hours": self.hours, "quick": self.quick, "made_with": dict(self.made_with),
+            "hours": self.hours, "made_with": dict(self.made_with),
             "columns": [*KEY, "mean", "error", "seeds"],
         }  # fmt: skip
         lines = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in facts.items()]
@@ -125,6 +121,7 @@ class Result:
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
             table = pd.DataFrame(content.pop("figures"), columns=content.pop("columns"))
+            content.pop("quick", None)  # older files have it
             table = table.astype({"at": float, "mean": float, "error": float})
             return cls(**{**content, "seeds": tuple(content["seeds"])}, found=Found(table))
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -209,8 +206,6 @@ class Judged:
         """One of the keys of `page.WORDS`."""
         if self.result is None:
             return "not run"
-        if self.result.quick:
-            return "quick"
         off = any(each.differs for each in self.differences)
         if off or any(verdict.holds is False for _, verdict in self.claims):
             return "differs"

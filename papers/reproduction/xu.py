@@ -253,9 +253,9 @@ def within_from(found: Found, start: float) -> Verdict:
 _METHODS = ("dpsgd", "naive", "dpsgd-f", "dpsgd-f-code")
 _CHANGES = ("dpsgd", "naive", "dpsgd-f-code")
 _LAST = ("loss", "mean_norm", "mean_gradient_norm")
-_MNIST = Compared("mnist", _METHODS, 2.2, last=_LAST, by_epoch=("clipping_bound",), quick_epochs=1)
-_ADULT = Compared("adult", _METHODS, 0.02, last=_LAST, quick_epochs=5)
-_DUTCH = Compared("dutch", _METHODS, 0.03, last=_LAST, quick_epochs=5)
+_MNIST = Compared("mnist", _METHODS, 2.2, last=_LAST, by_epoch=("clipping_bound",))
+_ADULT = Compared("adult", _METHODS, 0.02, last=_LAST)
+_DUTCH = Compared("dutch", _METHODS, 0.03, last=_LAST)
 _MNIST_GROUPS, _ADULT_GROUPS, _DUTCH_GROUPS = (
     (ALL, "2", "8"),
     (ALL, "Male", "Female"),
@@ -385,7 +385,7 @@ ITEMS = (
         "DPSGD with clipping bounds of 1 to 5 beside DPSGD-F",
         (
             Compared(
-                "mnist", ("dpsgd",), 2.6, sweep=("clipping_bound", (1.0, 2.0, 3.0, 4.0, 5.0)), quick_epochs=1
+                "mnist", ("dpsgd",), 2.6, sweep=("clipping_bound", (1.0, 2.0, 3.0, 4.0, 5.0))
             ),
         ),
         seeds=3,
@@ -450,7 +450,7 @@ ITEMS = (
         "a", "epochs",
         Compared(
             "mnist", _FAIR, 0.9, changes={"epochs": 80}, by_epoch=("change", "epsilon"),
-            followed=("2", "8"), quick_epochs=2,
+            followed=("2", "8"),
         ),
         "One run of 80 epochs gives all of them: a run of 20 epochs takes the same steps as its first 20. "
         "Epsilon on the way is an upper bound, that of the next of 25 numbers of steps.",
@@ -464,7 +464,7 @@ ITEMS = (
     _over_epsilon(
         "b", "noise multiplier",
         Compared(
-            "mnist", _FAIR, 1.6, sweep=("noise_multiplier", (0.6, 0.8, 1.0, 1.4)), quick_epochs=1
+            "mnist", _FAIR, 1.6, sweep=("noise_multiplier", (0.6, 0.8, 1.0, 1.4))
         ),
         "The paper does not list the values of noise multiplier; these are ours.",
         Claim("with more noise the gap between classes 2 and 8 grows", gap_grows),

@@ -73,7 +73,7 @@ LOSSES_OF_ANOTHER_MODEL = (
 
 
 _DELTA = {"delta": 1e-5, "momentum": 0.9, "batch_size": 1024}
-_WATCHED: Mapping[str, Any] = {"held": 200, "attacked": True, "median_bound": 1.0, "quick_epochs": 0.1}
+_WATCHED: Mapping[str, Any] = {"held": 200, "attacked": True, "median_bound": 1.0}
 """One run gives all figures of a task."""
 MNIST = Accounted(
     "mnist-whole", 0.13, changes={**_DELTA, "model": "lenet", "epochs": 20, "noise_multiplier": 1.317},

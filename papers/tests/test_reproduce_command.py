@@ -39,7 +39,7 @@ def test_the_full_form_has_all_its_seeds_however_long_it_takes(tmp_path):
     assert "xu-table-9: reproduced." in done.stdout
     folder = tmp_path / "equidp-results"
     assert Result.load(folder / "xu-table-9.json").seeds_in_words == "2 seeds"
-    assert (folder / "xu-table-9" / "index.html").exists()
+    assert (folder / "xu-table-9" / "index.md").exists()
     listed = papers_here("reproduce", "--list", cwd=tmp_path).stdout
     assert [line.split()[-3:-1] for line in listed.splitlines() if "xu-table-9" in line] == [
         ["reproduced", "2"]
@@ -57,7 +57,6 @@ def test_the_full_form_has_all_its_seeds_however_long_it_takes(tmp_path):
         (("xu-tabel-1",), "Did you mean 'xu-table-1'"),
         (("xu-table-9", "--seeds", "0"), "seeds=0"),
         (("xu-table-9", "--device", "cuda:77"), "device 'cuda:77'"),
-        (("xu-table-9", "--hours", "-1"), "hours=-1"),
         (("xu-table-9", "--seeds-of", "digit=1"), "Did you mean 'digits'?"),
         (("xu-table-9", "--seeds-of", "digits"), "expected name=number"),
         (("xu-table-9", "--seeds-of", "digits=1,digits=2"), "each name once"),

@@ -29,9 +29,9 @@ def item(*printed: Printed, **changes: object) -> Item:
     return Item("xu-table-9", XU, "What it shows", **{"studies": (), "printed": printed, **changes})
 
 
-def judge_rows(found: pd.DataFrame, *printed: Printed, quick: bool = False, **changes: object) -> Judged:
+def judge_rows(found: pd.DataFrame, *printed: Printed, **changes: object) -> Judged:
     made = item(*printed, **changes)
-    return Judged(made, Result.of(made, found, (0, 1, 2), 7200.0, quick=quick))
+    return Judged(made, Result.of(made, found, (0, 1, 2), 7200.0))
 
 
 def print_figure(value: float, quantity: str = "accuracy") -> Printed:
@@ -120,10 +120,6 @@ def test_a_conclusion_that_fails_is_a_difference(held, state):
     assert made.reasons == (["because"] if False in held else [])
 
 
-def test_the_short_form_says_nothing_about_the_paper():
-    assert judge_rows(rows(0.5), print_figure(0.9), quick=True).state == "quick"
-
-
 def test_figures_without_anything_to_agree_with_are_measured():
     assert judge_rows(rows(0.5)).state == "measured"
 
@@ -178,7 +174,7 @@ def test_data_that_was_not_run_is_named():
         hours, data, label = 1.0, "e", ""
 
     whole = Item("xu-table-9", XU, "What it shows", (Study(),))
-    made = Judged(whole, Result.of(whole, rows(0.5), (0,), 1.0, quick=False))
+    made = Judged(whole, Result.of(whole, rows(0.5), (0,), 1.0))
     assert made.not_run == ["e"]
     assert Judged(whole, None).not_run == []
 

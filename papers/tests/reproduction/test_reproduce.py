@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import signal
 from dataclasses import replace
@@ -30,9 +29,7 @@ from support.errors import raises_field
 
 ROOT = Path(__file__).parents[2]
 LITTLE = {"epochs": 1, "batch_size": 256}
-SMALL = Compared(
-    "digits", ("dpsgd",), 0.001, changes=LITTLE, by_epoch=("loss",), last=("mean_norm",), quick_epochs=1
-)
+SMALL = Compared("digits", ("dpsgd",), 0.001, changes=LITTLE, by_epoch=("loss",), last=("mean_norm",))
 TOY = Item(
     "xu-table-9", XU, "A toy", (SMALL,), seeds=2, printed=(Printed("digits", "sgd", ALL, "accuracy", 2.0),),
     plots=(Bars("Cost", "change", "change"), Curves("Loss", "loss", "loss")),
@@ -54,7 +51,7 @@ def test_an_item_goes_from_data_to_page_pictures_and_rows(toy, tmp_path):
     judged = reproduce_demo(tmp_path)
     folder = tmp_path / "results" / TOY.name
     names = {
-        "index.html",
+        "index.md",
         "figures.parquet",
         "plot-1.pdf",
         "plot-1.svg",
@@ -62,7 +59,7 @@ def test_an_item_goes_from_data_to_page_pictures_and_rows(toy, tmp_path):
         "plot-2.svg",
     }
     assert {path.name for path in folder.iterdir()} == names
-    assert "A toy" in (folder / "index.html").read_text()
+    assert "A toy" in (folder / "index.md").read_text()
     by_seed = pd.read_parquet(folder / "figures.parquet")
     assert list(by_seed) == COLUMNS
     assert set(by_seed["seed"]) == {0, 1}
@@ -83,39 +80,6 @@ def test_finished_runs_are_taken_from_their_folder(toy, tmp_path):
         again = reproduce_demo(tmp_path, seeds=1)
     pd.testing.assert_frame_equal(first.result.found.table, again.result.found.table)
     assert again.result.hours == first.result.hours
-
-
-@pytest.mark.soak
-def test_progress_is_of_all_seeds_together_and_kept_runs_are_no_work(toy, tmp_path):
-    progress = []
-    reproduce_demo(tmp_path, on_progress=lambda *steps: progress.append(steps))
-    assert {total for _, total in progress} == {7}  # seconds: twice .001 hours
-    done = [done for done, _ in progress]
-    assert done == sorted(done)
-    assert {0, 4, 7} <= set(done)
-    progress.clear()
-    reproduce_demo(tmp_path, on_progress=lambda *steps: progress.append(steps))
-    assert not progress
-    reproduce_demo(tmp_path, seeds=3, on_progress=lambda *steps: progress.append(steps))
-    assert progress[0] == (0, 4)
-    assert progress[-1] == (4, 4)
-
-
-@pytest.mark.soak
-def test_the_short_form_leaves_the_full_form_alone(toy, tmp_path):
-    reproduce_demo(tmp_path, seeds=1)
-    before = (tmp_path / "results" / f"{TOY.name}.json").read_bytes()
-    judged = reproduce_demo(tmp_path, quick=True)
-    assert judged.state == "quick"
-    assert (tmp_path / "results" / f"{TOY.name}.json").read_bytes() == before
-    assert (tmp_path / "results" / f"{TOY.name}-quick.json").exists()
-
-
-@pytest.mark.soak
-def test_after_the_hours_no_further_run_begins(toy, tmp_path):
-    judged = reproduce_demo(tmp_path, hours=1e-9)
-    assert judged.result.seeds_in_words == "1 to 2 seeds"
-    assert judged.result.found.table["seeds"].max() == 1
 
 
 TWO = Item(
@@ -157,12 +121,6 @@ def test_seeds_of_data_that_an_item_has_not_or_that_are_too_many_are_refused(toy
 def test_a_name_with_a_typo_gets_the_nearest():
     with raises_field(SettingError, "item"):
         reproduce("xu-tabel-1")
-
-
-@pytest.mark.parametrize("hours", [0, -1, math.nan])
-def test_hours_are_positive(toy, tmp_path, hours):
-    with raises_field(SettingError, "hours"):
-        reproduce_demo(tmp_path, hours=hours)
 
 
 def test_data_that_is_not_there_is_named_before_anything_is_trained(toy, tmp_path, monkeypatch):
@@ -377,11 +335,8 @@ def test_each_paper_has_its_tables_and_figures():
 @pytest.mark.soak
 @pytest.mark.parametrize("item", ITEMS.values(), ids=lambda item: item.name)
 def test_an_item_is_whole(item):
-    """Its short form is of the same data, its claims judge nothing without figures, what is printed fits."""
-    for study in item.studies:
-        assert study.shorten().data == study.data
-        assert study.hours > 0
-    nothing = Result.of(item, pd.DataFrame(columns=COLUMNS), (0,), 0, quick=True).found
+    """Its claims judge nothing without figures, and what is printed fits."""
+    nothing = Result.of(item, pd.DataFrame(columns=COLUMNS), (0,), 0).found
     assert all(claim.judge(nothing) == Verdict(None) for claim in item.claims)
     labels = {getattr(study, "label", "") or study.data for study in item.studies}
     assert {each.data for each in item.printed} <= labels
@@ -399,7 +354,6 @@ def test_a_kept_result_is_small_and_of_an_item(path):
     result = Result.load(path)
     assert result.item == path.stem
     assert result.item in ITEMS
-    assert not result.quick
     assert path.stat().st_size < 300_000
     assert json.loads(path.read_text())["commit"]
 
