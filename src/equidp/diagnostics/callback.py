@@ -12,9 +12,9 @@ import torch
 from equidp._extras import require_extra
 from equidp._validate import check_whole
 from equidp.data.dataset import DataSplit, GroupedDataset
-from equidp.diagnostics.diagnose import Diagnosis, check_groups, diagnose_step
+from equidp.diagnostics.diagnose import Diagnosis, check_groups
 from equidp.diagnostics.gradients import Subject
-from equidp.diagnostics.measure import Effort, Step
+from equidp.diagnostics.measure import Effort, Measurement, Step
 from equidp.engines.units import reader_of
 from equidp.errors import ApproximationWarning, SettingError
 from equidp.training.record import TableCallback
@@ -108,7 +108,7 @@ class Diagnostics(TableCallback):
     def _diagnose(self, trainer: Trainer) -> None:
         done, (data, step, chosen) = trainer.steps_done, self._prepare(trainer)
         subject = Subject(reader_of(trainer.model, trainer.loss), trainer.loss, trainer.engine)
-        diagnosis = diagnose_step(subject, data, step, chosen, self.effort, self.seed + done)
+        diagnosis = Diagnosis.of(Measurement(subject, data, step, self.effort, self.seed + done), chosen)
         for table in (diagnosis.sensitive_groups, diagnosis.sensitive_pairs):
             table.insert(0, "step", done)
             table.insert(1, "epoch", trainer.epoch)

@@ -14,7 +14,7 @@ from equidp._validate import check_number, unknown_name
 from equidp.data.dataset import GroupedDataset
 from equidp.diagnostics.findings import find_causes
 from equidp.diagnostics.gradients import Subject
-from equidp.diagnostics.measure import Effort, Step, measure_step
+from equidp.diagnostics.measure import Effort, Measurement, Step
 from equidp.engines import make_engine
 from equidp.engines.units import reader_of
 from equidp.errors import DataError, ModelError, SettingError
@@ -46,6 +46,11 @@ class Diagnosis:
 
     sensitive_groups: pd.DataFrame
     sensitive_pairs: pd.DataFrame
+
+    @classmethod
+    def of(cls, measurement: Measurement, chosen: Sequence[int]) -> Diagnosis:
+        """Return what is measured of groups, by their indices."""
+        return cls(*(table.rename(columns=_mark_sensitive) for table in measurement.tables(chosen)))
 
     @classmethod
     def of_table(cls, table: pd.DataFrame) -> Diagnosis:
@@ -129,7 +134,8 @@ def diagnose(
         setting = Setting(data.num_groups, float(batch_size), noise_multiplier, len(subject.zeros()))
         policy_state = policy.init(setting)
     step = Step(policy, policy_state, learning_rate, noise_multiplier, batch_size, data.num_groups)
-    return diagnose_step(subject, data, step, check_groups(data, step, groups), effort or Effort(), seed)
+    chosen = check_groups(data, step, groups)
+    return Diagnosis.of(Measurement(subject, data, step, effort or Effort(), seed), chosen)
 
 
 def check_groups(data: GroupedDataset, step: Step, groups: Sequence[str] | None) -> list[int]:
@@ -156,14 +162,6 @@ def check_groups(data: GroupedDataset, step: Step, groups: Sequence[str] | None)
                 "the others in groups=."
             )
     return chosen
-
-
-def diagnose_step(
-    subject: Subject, data: GroupedDataset, step: Step, chosen: Sequence[int], effort: Effort, seed: int
-) -> Diagnosis:
-    """Return the diagnosis of a step; chosen: indices of groups."""
-    tables = measure_step(subject, data, step, chosen, effort, seed)
-    return Diagnosis(*(table.rename(columns=_mark_sensitive) for table in tables))
 
 
 def _mark_sensitive(column: str) -> str:

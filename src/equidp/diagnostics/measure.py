@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from equidp._extras import require_extra
 from equidp._validate import check_whole
 from equidp.data.dataset import GroupedDataset
 from equidp.diagnostics.curvature import (
+    Product,
     estimate_trace,
     extreme_eigenvalues,
     hessian_product,
@@ -108,16 +109,17 @@ class Step:
         return 1 / self.noise_multiplier if self.noise_multiplier else math.inf
 
 
-@dataclass(frozen=True, eq=False)
-class GroupGradients:
-    """Gradients of one group.
+@dataclass(eq=False)
+class Group:
+    """Measurements of one group.
 
     Attributes:
         name, count, share: of the group in the data.
         usable: indices of its examples, without those whose gradient was found not to be finite.
         gradient: g_a, [parameters].
         norms: of the measured examples whose gradient is finite, [measured].
-        row: of the table, what follows from them.
+        row: of the table of groups.
+        by_batch: terms of each batch, a row per batch.
     """
 
     name: str
@@ -127,209 +129,195 @@ class GroupGradients:
     gradient: Tensor
     norms: Tensor
     row: dict[str, Any]
+    by_batch: pd.DataFrame = field(default_factory=pd.DataFrame)
 
 
-def measure_group(
-    subject: Subject, step: Step, data: GroupedDataset, group: int, effort: Effort, generator: torch.Generator
-) -> GroupGradients:
-    """Measure a group's examples, or as many of them as `effort` allows, in one pass.
+class Measurement:
+    """Measures what one step does to groups.
 
-    Raises:
-        DataError: none of them has a finite gradient.
+    Args:
+        subject, data: that are measured.
+        step: whose effect is measured.
+        effort: how much is drawn and measured.
+        seed: of the batches and vectors that are drawn.
     """
-    everyone = torch.nonzero(data.groups == group).flatten()
-    members = draw(everyone, effort.gradient_examples, generator)
-    total, loss, norms, finite = subject.zeros(), 0.0, [], [members[:0]]
-    for measured, (inputs, targets, _, which) in subject.measure_chunks(data, members):
-        norms.append(measured.norms.detach())
-        finite.append(which.to(members.device))
-        total += subject.sum_gradients(measured, torch.ones_like(norms[-1]))
-        with torch.no_grad():
-            loss += float(to_double(subject.loss(call_model(subject.model, inputs), targets)).sum())
-    if not norms:
-        raise DataError(
-            f"no example of group {data.group_names[group]!r} has a finite gradient; look at its inputs and "
-            "the learning rate.",
-            field="group",
+
+    def __init__(self, subject: Subject, data: GroupedDataset, step: Step, effort: Effort, seed: int) -> None:
+        self.subject, self.data, self.step, self.effort = subject, data, step, effort
+        self._generator, self._seed = torch.Generator().manual_seed(seed), seed
+
+    def tables(self, chosen: Sequence[int]) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Return the tables of groups and of pairs of groups; chosen: indices of those groups.
+
+        Raises:
+            DataError: no example of a group has a finite gradient.
+        """
+        step, sizes = self.step, self.data.group_sizes().tolist()
+        with in_evaluation_mode(self.subject.model):
+            groups = {index: self._measure_gradients(index) for index, size in enumerate(sizes) if size}
+            batches = self._draw_batches()
+            data_gradient = self.subject.zeros()
+            for group in groups.values():
+                data_gradient += group.share * group.gradient
+            for index in chosen:
+                self._measure_risks(groups[index], data_gradient, batches)
+        norms = torch.cat([group.norms for group in groups.values()])
+        best = best_clipping_bound(norms, epsilon=step.laplace_epsilon, expected_count=step.batch_size)
+        measured = [groups[index] for index in chosen]
+        rows = [{**group.row, "best_bound_all": best} for group in measured]
+        pairs = [self._pair_row(one, other) for one, other in itertools.permutations(measured, 2)]
+        return pd.DataFrame(rows), pd.DataFrame(pairs)
+
+    def _draw(self, members: Tensor, size: int | None) -> Tensor:
+        if size is None or size >= len(members):
+            return members
+        order = torch.randperm(len(members), generator=self._generator)[:size]
+        return members[order.to(members.device)]
+
+    def _draw_batches(self) -> list[BatchGradients]:
+        data, step = self.data, self.step
+        rate = step.batch_size / len(data)
+        sampler = PoissonSampler(len(data), rate, self.effort.batches, SeededRandomness(self._seed))
+        samples = (sample.to(data.groups.device) for sample in sampler)
+        size = step.batch_size
+        return [
+            batch_gradients(self.subject, step.policy, step.state, data, sample, batch_size=size)
+            for sample in samples
+        ]
+
+    def _measure_gradients(self, index: int) -> Group:
+        """Measure a group's examples, or as many of them as the effort allows, in one pass."""
+        subject, step, data = self.subject, self.step, self.data
+        name, everyone = data.group_names[index], torch.nonzero(data.groups == index).flatten()
+        members = self._draw(everyone, self.effort.gradient_examples)
+        total, loss, lengths, finite = subject.zeros(), 0.0, [], [members[:0]]
+        for measured, (inputs, targets, _, which) in subject.measure_chunks(data, members):
+            lengths.append(measured.norms.detach())
+            finite.append(which.to(members.device))
+            total += subject.sum_gradients(measured, torch.ones_like(lengths[-1]))
+            with torch.no_grad():
+                loss += float(to_double(subject.loss(call_model(subject.model, inputs), targets)).sum())
+        if not lengths:
+            raise DataError(
+                f"no example of group {name!r} has a finite gradient; look at its inputs and the learning "
+                "rate.",
+                field="group",
+            )
+        left_out = members[~torch.isin(members, torch.cat(finite))]
+        norms = torch.cat(lengths)
+        norms = norms.to(torch.promote_types(norms.dtype, torch.float32))
+        groups = torch.full_like(norms, index, dtype=torch.int64)
+        weights = step_weights(step.policy, step.state, norms, groups, data.num_groups)
+        gradient, share = total / len(norms), len(everyone) / len(data)
+        expected = {"epsilon": step.laplace_epsilon, "expected_count": step.batch_size * share}
+        error = clipping_error(norms, weights, sensitivity=step.sensitivity, **expected)
+        row = {
+            "loss": loss / len(norms),
+            "group_gradient_norm": float(gradient.norm()),
+            "mean_norm": float(to_double(norms).mean()),
+            "max_norm": float(norms.max()),
+            "share_clipped": share_clipped(step.policy, step.state, weights, groups, data.num_groups),
+            "not_finite": len(left_out),
+            "error_bias": error.bias,
+            "error_variance": error.variance,
+            "error_lower": error.lower,
+            "error_upper": error.upper,
+            "best_bound": best_clipping_bound(norms, **expected),
+        }
+        usable = everyone[~torch.isin(everyone, left_out)]
+        return Group(name, len(everyone), share, usable, gradient, norms, row)
+
+    def _measure_risks(self, group: Group, data_gradient: Tensor, batches: Sequence[BatchGradients]) -> None:
+        """Add the excess risk of each batch, and the curvature that it follows from."""
+        step, effort, like = self.step, self.effort, self.subject.zeros()
+        rate, scale = step.learning_rate, step.noise_multiplier * step.sensitivity
+
+        def drawn() -> partial[Tensor]:
+            members = self._draw(group.usable, effort.curvature_examples)
+            return partial(hessian_product, self.subject, self.data, members)
+
+        trace, trace_error = estimate_trace(
+            lambda vector: drawn()(vector), like, vectors=effort.trace_vectors, generator=self._generator
         )
-    left_out = members[~torch.isin(members, torch.cat(finite))]
-    lengths = torch.cat(norms)
-    lengths = lengths.to(torch.promote_types(lengths.dtype, torch.float32))
-    of_group = torch.full_like(lengths, group, dtype=torch.int64)
-    weights = step_weights(step.policy, step.state, lengths, of_group, data.num_groups)
-    share = len(everyone) / len(data)
-    epsilon, count = step.laplace_epsilon, step.batch_size * share
-    error = clipping_error(
-        lengths, weights, sensitivity=step.sensitivity, epsilon=epsilon, expected_count=count
-    )
-    gradient = total / len(lengths)
-    row = {
-        "loss": loss / len(lengths),
-        "group_gradient_norm": float(gradient.norm()),
-        "mean_norm": float(to_double(lengths).mean()),
-        "max_norm": float(lengths.max()),
-        "share_clipped": share_clipped(step.policy, step.state, weights, of_group, data.num_groups),
-        "not_finite": len(left_out),
-        "error_bias": error.bias,
-        "error_variance": error.variance,
-        "error_lower": error.lower,
-        "error_upper": error.upper,
-        "best_bound": best_clipping_bound(lengths, epsilon=epsilon, expected_count=count),
-    }
-    usable = everyone[~torch.isin(everyone, left_out)]
-    return GroupGradients(data.group_names[group], len(everyone), share, usable, gradient, lengths, row)
-
-
-def draw(members: Tensor, size: int | None, generator: torch.Generator) -> Tensor:
-    """Return so many of the members at random; all, if there are no more or size is None."""
-    if size is None or size >= len(members):
-        return members
-    return members[torch.randperm(len(members), generator=generator)[:size].to(members.device)]
-
-
-@dataclass(frozen=True, eq=False)
-class GroupMeasures:
-    """Everything that is measured of one group: its row, and the terms of each batch, a row per batch."""
-
-    gradients: GroupGradients
-    row: dict[str, Any]
-    by_batch: pd.DataFrame
-
-
-def measure_curvature(
-    subject: Subject,
-    step: Step,
-    data: GroupedDataset,
-    group: GroupGradients,
-    data_gradient: Tensor,
-    batches: Sequence[BatchGradients],
-    effort: Effort,
-    generator: torch.Generator,
-) -> GroupMeasures:
-    """Measure a group's Hessian by its products with vectors, and with it the excess risk of each batch."""
-    like, rate = subject.zeros(), step.learning_rate
-
-    def drawn_product() -> partial[Tensor]:
-        return partial(
-            hessian_product, subject, data, draw(group.usable, effort.curvature_examples, generator)
+        smallest, largest, residual = extreme_eigenvalues(
+            drawn(), like, products=effort.eigenvalue_products, generator=self._generator
         )
+        group.by_batch = pd.DataFrame(
+            [_batch_row(batch, group.gradient, data_gradient, drawn(), rate) for batch in batches]
+        )
+        row: dict[str, Any] = {"group": group.name, "examples": group.count, "learning_rate": rate}
+        for name, values in group.by_batch.items():
+            row |= {str(name): float(values.mean()), f"{name}_se": float(values.sem())}
+        for name, noise_scale in (("noise", scale / step.batch_size), ("noise_published", scale)):
+            row[name] = noise_risk(trace, learning_rate=rate, noise_scale=noise_scale)
+            row[f"{name}_se"] = noise_risk(trace_error, learning_rate=rate, noise_scale=noise_scale)
+        row |= {
+            "excess": row["clipping"] + row["noise"],
+            "excess_se": math.hypot(row["clipping_se"], row["noise_se"]),
+            "trace": trace,
+            "trace_se": trace_error,
+            "trace_vectors": effort.trace_vectors,
+            "smallest_eigenvalue": smallest,
+            "largest_eigenvalue": largest,
+            "eigenvalue_residual": residual,
+        }
+        group.row = row | group.row
 
-    trace, error = estimate_trace(
-        lambda vector: drawn_product()(vector), like, vectors=effort.trace_vectors, generator=generator
-    )
-    smallest, largest, residual = extreme_eigenvalues(
-        drawn_product(), like, products=effort.eigenvalue_products, generator=generator
-    )
-    rows = []
-    for batch in batches:
-        product = drawn_product()
-        risk = batch_risk(
-            batch,
-            group.gradient,
-            data_gradient,
-            mean_curvature=quadratic_form(product, batch.mean),
-            clipped_curvature=quadratic_form(product, batch.clipped),
+    def _pair_row(self, one: Group, other: Group) -> dict[str, Any]:
+        """How the excess risks of two groups differ, and two papers' bounds on that."""
+        rate = self.step.learning_rate
+        gap = one.by_batch["direction"] - other.by_batch["direction"]
+        bound: Any = direction_gap_bound(  # of each batch
+            one.by_batch["direction_first_order"],
+            other.by_batch["direction_first_order"],
+            largest_eigenvalue=one.row["largest_eigenvalue"],
+            other_largest_eigenvalue=other.row["largest_eigenvalue"],
+            squared_clipped_norm=one.by_batch["clipped_norm"] ** 2,
             learning_rate=rate,
         )
-        rows.append(
-            {
-                "clipping": risk.clipping,
-                **asdict(risk),
-                "cosine_before": cosine(batch.mean, group.gradient),
-                "cosine_after": cosine(batch.clipped, group.gradient),
-                "cosine_turned": cosine(batch.mean, batch.clipped),
-                "batch_norm": float(batch.mean.norm()),
-                "clipped_norm": float(batch.clipped.norm()),
-                "ratio": float(batch.ratio),
-            }
+        by_norms = norm_condition(
+            one.row["group_gradient_norm"],
+            other.row["group_gradient_norm"],
+            share=one.share,
+            other_share=other.share,
+            clipping_bound=self.step.sensitivity,
+            learning_rate=rate,
         )
-    by_batch = pd.DataFrame(rows)
-    row: dict[str, Any] = {"group": group.name, "examples": group.count, "learning_rate": rate}
-    for name, values in by_batch.items():
-        row |= {str(name): float(values.mean()), f"{name}_se": float(values.sem())}
-    scale = step.noise_multiplier * step.sensitivity
-    for name, noise_scale in (("noise", scale / step.batch_size), ("noise_published", scale)):
-        row[name] = noise_risk(trace, learning_rate=rate, noise_scale=noise_scale)
-        row[f"{name}_se"] = noise_risk(error, learning_rate=rate, noise_scale=noise_scale)
-    row |= {
-        "excess": row["clipping"] + row["noise"],
-        "excess_se": math.hypot(row["clipping_se"], row["noise_se"]),
-        "trace": trace,
-        "trace_se": error,
-        "trace_vectors": effort.trace_vectors,
-        "smallest_eigenvalue": smallest,
-        "largest_eigenvalue": largest,
-        "eigenvalue_residual": residual,
-    }
-    return GroupMeasures(group, row | group.row, by_batch)
+        ends = [(each.row["smallest_eigenvalue"], each.row["largest_eigenvalue"]) for each in (one, other)]
+        return {
+            "group": one.name,
+            "other": other.name,
+            "direction_gap": float(gap.mean()),
+            "direction_gap_se": float(gap.sem()),
+            "direction_bound": float(bound.mean()),
+            "direction_bound_se": float(bound.sem()),
+            "convex": all(smallest >= -_ROUNDING * abs(largest) for smallest, largest in ends),
+            "step_small": all(rate * largest <= 1 for _, largest in ends),
+            "clipping_gap": float((one.by_batch["clipping"] - other.by_batch["clipping"]).mean()),
+            "norm_bound": by_norms.gap_bound,
+            "norm_condition": by_norms.holds,
+            "norm_assumed": by_norms.assumed,
+        }
 
 
-def _pair_row(one: GroupMeasures, other: GroupMeasures, step: Step) -> dict[str, Any]:
-    """How the excess risks of two groups differ, and two papers' bounds on that."""
-    rate = step.learning_rate
-    gap = one.by_batch["direction"] - other.by_batch["direction"]
-    bound: Any = direction_gap_bound(  # of each batch
-        one.by_batch["direction_first_order"],
-        other.by_batch["direction_first_order"],
-        largest_eigenvalue=one.row["largest_eigenvalue"],
-        other_largest_eigenvalue=other.row["largest_eigenvalue"],
-        squared_clipped_norm=one.by_batch["clipped_norm"] ** 2,
+def _batch_row(
+    batch: BatchGradients, gradient: Tensor, data_gradient: Tensor, product: Product, rate: float
+) -> dict[str, float]:
+    risk = batch_risk(
+        batch,
+        gradient,
+        data_gradient,
+        mean_curvature=quadratic_form(product, batch.mean),
+        clipped_curvature=quadratic_form(product, batch.clipped),
         learning_rate=rate,
     )
-    by_norms = norm_condition(
-        one.row["group_gradient_norm"],
-        other.row["group_gradient_norm"],
-        share=one.gradients.share,
-        other_share=other.gradients.share,
-        clipping_bound=step.sensitivity,
-        learning_rate=rate,
-    )
-    ends = [(each.row["smallest_eigenvalue"], each.row["largest_eigenvalue"]) for each in (one, other)]
     return {
-        "group": one.row["group"],
-        "other": other.row["group"],
-        "direction_gap": float(gap.mean()),
-        "direction_gap_se": float(gap.sem()),
-        "direction_bound": float(bound.mean()),
-        "direction_bound_se": float(bound.sem()),
-        "convex": all(smallest >= -_ROUNDING * abs(largest) for smallest, largest in ends),
-        "step_small": all(rate * largest <= 1 for _, largest in ends),
-        "clipping_gap": float((one.by_batch["clipping"] - other.by_batch["clipping"]).mean()),
-        "norm_bound": by_norms.gap_bound,
-        "norm_condition": by_norms.holds,
-        "norm_assumed": by_norms.assumed,
+        "clipping": risk.clipping,
+        **asdict(risk),
+        "cosine_before": cosine(batch.mean, gradient),
+        "cosine_after": cosine(batch.clipped, gradient),
+        "cosine_turned": cosine(batch.mean, batch.clipped),
+        "batch_norm": float(batch.mean.norm()),
+        "clipped_norm": float(batch.clipped.norm()),
+        "ratio": float(batch.ratio),
     }
-
-
-def measure_step(
-    subject: Subject, data: GroupedDataset, step: Step, chosen: Sequence[int], effort: Effort, seed: int
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the tables of groups and of pairs of groups; chosen: indices of those groups."""
-    generator = torch.Generator().manual_seed(seed)
-    present = [group for group, size in enumerate(data.group_sizes().tolist()) if size]
-    sampler = PoissonSampler(len(data), step.batch_size / len(data), effort.batches, SeededRandomness(seed))
-    with in_evaluation_mode(subject.model):
-        groups = {each: measure_group(subject, step, data, each, effort, generator) for each in present}
-        batches = [
-            batch_gradients(
-                subject,
-                step.policy,
-                step.state,
-                data,
-                sample.to(data.groups.device),
-                batch_size=step.batch_size,
-            )
-            for sample in sampler
-        ]
-        data_gradient = subject.zeros()
-        for group in groups.values():
-            data_gradient += group.share * group.gradient
-        measured = [
-            measure_curvature(subject, step, data, groups[each], data_gradient, batches, effort, generator)
-            for each in chosen
-        ]
-    norms = torch.cat([group.norms for group in groups.values()])
-    best = best_clipping_bound(norms, epsilon=step.laplace_epsilon, expected_count=step.batch_size)
-    rows = [{**each.row, "best_bound_all": best} for each in measured]
-    pairs = [_pair_row(one, other, step) for one, other in itertools.permutations(measured, 2)]
-    return pd.DataFrame(rows), pd.DataFrame(pairs)
