@@ -237,6 +237,8 @@ def advise(
     )
     rule = next(rule for rule in RULES if rule.holds(data))
     evidence = f"{rule.kind[0].upper()}{rule.kind[1:]}: {rule.evidence}"
+    if any((given or {}).get(name, value) != value for name, value in rule.settings.items()):
+        evidence = ""
     if not rule.settings:
         return Advice(rule.method, None, {}, evidence=evidence)
     caution = ""
