@@ -42,7 +42,6 @@ _HOMES = {
     "policies.sgd": "SGD",
     "policies.softadaclip": "SoftAdaClip",
     "policies.table": "METHODS Method",
-    "report.audit": "print_audit",
     "report.card": "write_card",
     "report.figures": "plot",
     "report.comparison": "print_comparison write_report",

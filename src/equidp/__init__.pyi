@@ -47,7 +47,6 @@ from equidp.policies.quantile import Quantile as Quantile, QuantileBounded as Qu
 from equidp.policies.sgd import SGD as SGD
 from equidp.policies.softadaclip import SoftAdaClip as SoftAdaClip
 from equidp.policies.table import METHODS as METHODS, Method as Method
-from equidp.report.audit import print_audit as print_audit
 from equidp.report.card import write_card as write_card
 from equidp.report.comparison import print_comparison as print_comparison, write_report as write_report
 from equidp.report.figures import plot as plot

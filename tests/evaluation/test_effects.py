@@ -1,19 +1,19 @@
 """Effects of columns add up to what an additive model answers, and show no statistics of training rows."""
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from matplotlib.colors import to_hex
 from torch import nn
 
 from equidp.evaluation.effects import Effect, column_effects
 from equidp.kernel.noise import SeededRandomness
 from equidp.models import logistic, mlp
 from equidp.report.document import Document
-from equidp.report.effects import effect_blocks, part_text
-from equidp.report.plots.effects import curves
-from equidp.report.plots.style import PAGE
+from equidp.report.effects import draw_effects, effect_blocks, part_texts
+from equidp.report.plots.style import PAGE, drawn_as
 from equidp.tables.fit import fit_encoder
 from equidp.tables.intervals import Binning
 from equidp.tables.release import Release
@@ -106,16 +106,16 @@ def test_a_card_shows_edges_that_were_released(table):
 
 def test_an_interval_whose_ends_have_one_text_is_about_that_number():
     effect = Effect("gain", np.zeros((4, 1)), (-6e-8, 6e-8, 2.0), (), missing=False, public=True)
-    assert len({part_text(effect, part) for part in range(4)}) == 4
-    assert " to " not in part_text(effect, 1)
+    texts = part_texts(effect)
+    assert len(set(texts)) == 4
+    assert " to " not in texts[1]
 
 
-@pytest.mark.parametrize("classes", [3, 6, 8])
-def test_each_class_has_a_curve_that_the_legend_shows(classes):
-    names, edges = [f"class {place}" for place in range(classes)], (0.5, 1.5)
-    values = np.linspace(-1, 1, 3 * classes).reshape(3, classes)
-    figure = curves([Effect("age", values, edges, (), missing=False, public=True)], names, (), PAGE)
-    steps = [(to_hex(each.get_edgecolor()), each.get_linestyle()) for each in figure.axes[0].patches]
-    shown = [(each.get_color().lower(), each.get_linestyle()) for each in figure.legends[0].get_lines()]
-    assert len(set(steps)) == len({colour for colour, _ in steps}) == len(steps) == classes
-    assert shown == steps
+@pytest.mark.soak
+def test_of_two_classes_each_column_is_drawn_with_its_effect(table, encoder):
+    effects = column_effects(encoder, logistic((encoder.width,), 2), 2)
+    figure = drawn_as(PAGE, partial(draw_effects, effects, ()))
+    assert [panel.get_title() for panel in figure.axes] == [each.column for each in effects]
+    drawn = [panel.patches[0].get_data().values for panel in figure.axes if panel.patches]
+    expected = [each.known[:, 0] for each in effects if each.edges is not None]
+    assert all(map(np.array_equal, drawn, expected))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from fairlearn.metrics import demographic_parity_difference, equalized_odds_difference
@@ -12,7 +13,7 @@ from torch import nn
 
 from equidp.data.dataset import GroupedDataset
 from equidp.errors import DataError, SettingError
-from equidp.evaluation.evaluation import evaluate
+from equidp.evaluation.evaluation import BlindSpots, evaluate
 from equidp.evaluation.metrics import METRICS, measure_with_interval
 from equidp.evaluation.predictions import Decision, Predictions
 from support.errors import raises_field
@@ -63,25 +64,45 @@ def test_no_sentence_is_about_the_risks_of_a_few_people():
     shifted = replace(test, inputs=test.inputs + torch.tensor([0.0, 3.0]))
     people = torch.arange(180)
     people[60:120] = 60 + torch.arange(60) % 3
-    assert evaluate(identity(), shifted).risks_off[0].group == "all"
-    assert {each.group for each in evaluate(identity(), shifted).risks_off} == {"a", "b", "c", "all"}
-    said = evaluate(identity(), replace(shifted, people=people)).risks_off
-    assert {each.group for each in said} == {"a", "c", "all"}
+    whole = evaluate(identity(), shifted).calibration
+    assert set(whole.loc[whole["off"], "group"]) == {"a", "b", "c", "all"}
+    shown = evaluate(identity(), replace(shifted, people=people)).withholding().calibration
+    assert set(shown.loc[shown["off"], "group"]) == {"a", "c", "all"}
 
 
-def test_risks_that_are_off_are_figures_of_the_calibration_table():
-    test = examples((200, 200))
-    found = evaluate(identity(), replace(test, inputs=test.inputs + torch.tensor([0.0, 3.0])))
-    rows = found.calibration.set_index("group")
-    for each in found.risks_off:
-        assert (each.predicted, each.observed) == tuple(rows.loc[each.group, ["mean_predicted", "observed"]])
-    assert evaluate(identity(), test).risks_off == ()
+@pytest.mark.parametrize(
+    ("predicted", "observed", "off"),
+    [
+        (0.019, 0.072, True),
+        (0.07, 0.072, False),
+        (0.06, 0.072, False),
+        (0.80, 0.95, True),
+        (0.945, 0.95, False),
+    ],
+)
+def test_risks_are_off_where_they_differ_by_a_fifth_and_by_more_than_chance(predicted, observed, off):
+    targets = (torch.arange(1000) < round(1000 * observed)).long()
+    logits = torch.tensor([1 - predicted, predicted]).log().expand(1000, -1)
+    test = GroupedDataset(logits, targets, torch.arange(1000) % 2, ("a", "b"), ("x", "y"))
+    row = evaluate(identity(), test).calibration.iloc[-1]
+    assert (row["group"], bool(row["off"])) == ("all", off)
+    assert (row["mean_predicted"], row["observed"]) == pytest.approx((predicted, observed))
+
+
+def test_what_accuracy_hides_is_found():
+    names, shares = ("well", "ill", "dead"), np.tile([0.7, 0.2, 0.1], (4, 1))
+    few = Predictions(np.array([0, 0, 0, 2]), shares, names)
+    assert BlindSpots.of(few, METRICS["accuracy"], 0.95) == BlindSpots("well", 0.75, ("ill", "dead"), True)
+    perfect = Predictions(np.arange(60) % 3, np.tile(np.eye(3), (20, 1)), names)
+    spots = BlindSpots.of(perfect, METRICS["accuracy"], 0.95)
+    assert not spots.uninformative
+    assert spots.never_predicted == ()
 
 
 def test_plain_values_are_json_with_costs_where_there_is_a_baseline():
     found = evaluate(identity(), examples(), baseline=nn.Linear(2, 2))
     content = json.loads(json.dumps(found.plain()))
-    tables = {"metrics", "values", "recalls", "calibration", "reliability", "costs"}
+    tables = {"metrics", "values", "recalls", "calibration", "costs"}
     measured = {"metric", "better_than_a_constant_prediction", "positive", "threshold", "blind_spots"}
     measured |= {"not_shown", "combinations_not_shown", "classes_not_shown"}
     assert set(content) == tables | measured | {"gaps"}
@@ -145,7 +166,7 @@ def test_a_model_that_never_says_yes_is_useless_by_accuracy_and_not_by_its_ranki
     assert by_auc.useful
     assert by_accuracy.blind_spots.never_predicted == ("yes",)
     assert 0.7 < by_accuracy.blind_spots.ranking_auc < 0.8
-    assert by_accuracy.risks_off[0].group == "all"
+    assert by_accuracy.calibration["off"].iloc[-1]
     assert by_auc.blind_spots.ranking_auc is None
 
 

@@ -149,7 +149,7 @@ def test_a_small_group_is_in_no_figure_so_the_rest_is_as_without_it():
     without = replace(without, inputs=whole.inputs[rest], group_names=("a", "c"))
     shown, expected = evaluate(same(2), whole).withholding(), evaluate(same(2), without)
     assert shown.small == SmallCells({"": ("b",)})
-    for name in ("groups", "recalls", "values", "calibration", "reliability"):
+    for name in ("groups", "recalls", "values", "calibration"):
         pd.testing.assert_frame_equal(getattr(shown, name), getattr(expected, name))
     assert {**shown.plain(), "not_shown": []} == expected.plain()
     assert shown.plain()["not_shown"] == ["b"]
@@ -167,20 +167,6 @@ def test_gaps_rest_on_no_group_of_few_people_even_where_all_figures_are_shown():
     assert found.gaps == evaluate(same(2), without).gaps
     assert found.gaps["equalized_odds_difference"] < 0.5
     assert evaluate(same(2), table([[50, 50], [1, 1]])).gaps == {}
-
-
-def test_bins_of_predicted_risk_hold_enough_people_and_so_do_their_differences():
-    test = table([[90, 60], [60, 30], [12, 8], [3, 1]], seed=3)
-    rows = evaluate(same(2), test).withholding().reliability
-    assert set(rows["group"]) - {ALL} == {"a", "b", "c"}
-    of_all = rows[rows["group"] == ALL]
-    for each in rows.itertuples():
-        positives = round(each.observed * each.count)
-        assert min(positives, each.count - positives) >= FEWEST
-    of_groups = rows[rows["group"] != ALL]
-    for ends, part in of_groups.groupby(["risk_from", "risk_to"]):  # bins of groups are joined ones of all
-        inside = of_all[(of_all["risk_from"] >= ends[0]) & (of_all["risk_to"] <= ends[1])]
-        assert inside["count"].sum() == part["count"].sum()
 
 
 def test_a_class_with_few_people_in_all_is_in_no_figure():
@@ -291,7 +277,6 @@ def test_a_group_of_few_people_is_in_no_number_of_another_column():
     assert shown.small.by_grouping == {"column 1": ("1.2",)}
     counts = shown.groups.set_index("group")["count"].to_dict()
     assert counts == {"0.0": 180, "0.1": 180, "1.0": 200, "1.1": 160, ALL: 360}
-    assert set(shown.reliability["group"]) == {ALL}
 
 
 def test_each_column_is_shown_alone_and_together_with_all():

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 import torch
 from torch import nn
 
 import equidp
 from equidp.display import Table
-from equidp.evaluation.blind_spots import BlindSpots
-from equidp.evaluation.calibration import RiskOff
-from equidp.evaluation.evaluation import Evaluation, evaluate
+from equidp.evaluation.evaluation import BlindSpots, evaluate
 from equidp.report.evaluation import (
     blind_spot_sentences,
     evaluation_blocks,
@@ -23,13 +22,14 @@ from equidp.report.evaluation import (
 from equidp.training.run import RunFacts
 from support.toy import make_trainer, toy
 
-ALL, NORTH = RiskOff("all", 0.02, 0.08), RiskOff("north", 0.089, 0.052)
+ALL, NORTH = ("all", 0.02, 0.08), ("north", 0.089, 0.052)
 
 
-def said(*off: RiskOff, **facts) -> str:
-    found = evaluate(nn.Linear(5, 2), toy())
-    found = Evaluation(**{**vars(found), "risks_off": off})
-    return " ".join(risk_sentences(found, RunFacts(**facts)))
+def said(*off: tuple[str, float, float], **facts) -> str:
+    rows = pd.DataFrame(off, columns=["group", "mean_predicted", "observed"]).assign(off=True)
+    return " ".join(
+        risk_sentences(replace(evaluate(nn.Linear(5, 2), toy()), calibration=rows), RunFacts(**facts))
+    )
 
 
 def test_a_private_run_is_told_of_clipping():
@@ -67,14 +67,16 @@ def test_a_run_knows_what_shifts_its_risks():
 
 def test_blind_spots_are_said():
     spots = BlindSpots("well", 0.75, ("ill", "dead"), uninformative=True, ranking_auc=0.7)
-    found = Evaluation(**{**vars(evaluate(nn.Linear(5, 2), toy())), "blind_spots": spots})
-    share, never, nothing = blind_spot_sentences(found)
-    assert share == "Always predicting 'well' would be correct for 75.0% of the test examples."
-    assert never == "The model predicts 'ill', 'dead' for none of them."
+    evaluation = replace(evaluate(nn.Linear(5, 2), toy()), blind_spots=spots)
+    never, nothing, ranking = blind_spot_sentences(evaluation)
+    assert never == "The model predicts 'ill', 'dead' for no test example."
     assert nothing.startswith("By accuracy the model is no better than one constant prediction")
-    assert "Its ranking is informative (AUC 0.700)" in nothing
-    assert len(blind_spot_sentences(replace(found, blind_spots=BlindSpots("well", 0.75)))) == 1
-    assert blind_spot_sentences(replace(found, blind_spots=None)) == []
+    assert "Its ranking is informative (AUC 0.700)" in ranking
+    assert blind_spot_sentences(replace(evaluation, blind_spots=BlindSpots("well", 0.55))) == []
+    assert blind_spot_sentences(replace(evaluation, blind_spots=None)) == []
+    by_auc = replace(evaluation, blind_spots=BlindSpots("well", 0.95))
+    share = "Always predicting 'well' would be correct for 95.0% of the test examples."
+    assert blind_spot_sentences(by_auc) == [share]
 
 
 @pytest.mark.parametrize("uninformative", [True, False])
@@ -94,7 +96,7 @@ def test_a_threshold_that_was_given_is_not_advised_again():
     text = " ".join([*blind_spot_sentences(found), summary_sentence(found)])
     assert "threshold" not in text
     assert "constant prediction" not in text
-    assert summary_sentence(found).startswith("AUC on 300 test examples")
+    assert "a coin (0.5): AUC" in summary_sentence(found)
     assert gap_sentences(found)
 
 
@@ -114,4 +116,4 @@ def test_a_value_that_is_not_defined_is_a_dash():
     classes = equidp.GroupedDataset(inputs, groups, groups, ("a", "b"), ("no", "yes"))
     found = evaluate(nn.Linear(3, 2), classes, metric="auc")
     first = next(each for each in evaluation_blocks(found, RunFacts()) if isinstance(each, Table))
-    assert [row[-1] for row in first.rows[:2]] == ["–", "–"]
+    assert [first.columns[-1].parts(row[-1]) for row in first.rows[:2]] == [("–", "")] * 2

@@ -1,92 +1,18 @@
-"""A guarantee says no more than its numbers hold, and a card lists the files behind it, which are there."""
+"""A guarantee says no more than its numbers hold."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-import equidp
-from equidp.accounting.planned import COUNTS, INDIVIDUAL, PREPROCESSING
-from equidp.kernel.event import Event, Share
 from equidp.report.guarantee import EXCLUSIONS, Guarantee, guarantee_sentences, stated_guarantees
-from equidp.report.review import files_to_review
 from support.toy import make_trainer
-
-ROOT = Path(equidp.__file__).parent
 
 
 @pytest.fixture(scope="module")
 def run():
     return make_trainer(epochs=1).fit()
-
-
-def named(files: dict[str, str]) -> set[str]:
-    return {name for names in files.values() for name in names.split(", ")}
-
-
-def test_every_file_that_any_run_lists_is_there(run):
-    step = Event(0.1, 1.0)
-    everything = replace(
-        run,
-        entries=((step, 5),),
-        facts=replace(run.facts, rows=4, processes=2),
-    )
-    releases = (PREPROCESSING, COUNTS, INDIVIDUAL)
-    files = named(files_to_review(everything, releases))
-    assert len(files) > 15
-    for engine in ("GhostEngine", "FunctionalEngine"):
-        each = replace(run, facts=replace(run.facts, engine=engine))
-        files |= named(files_to_review(each, ()))
-    for name in files:
-        assert (ROOT / name).exists(), name
-
-
-@pytest.mark.parametrize(
-    ("release", "file"),
-    [
-        (PREPROCESSING, "tables/fit.py"),
-        (COUNTS, "tables/release.py"),
-        (INDIVIDUAL, "individual/"),
-    ],
-)
-def test_a_release_adds_the_files_that_draw_and_pay_for_it(run, release, file):
-    plain, more = named(files_to_review(run, ())), named(files_to_review(run, (release,)))
-    assert file not in plain
-    assert {file, "accounting/planned.py"} <= more
-    assert plain < more
-
-
-def test_people_and_processes_add_theirs(run):
-    people = replace(run, facts=replace(run.facts, rows=4))
-    assert {"data/people.py", "engines/units.py"} <= named(files_to_review(people, ()))
-    several = replace(run, facts=replace(run.facts, processes=2))
-    assert "kernel/processes.py" in named(files_to_review(several, ()))
-
-
-def test_every_run_lists_what_its_card_states_beside_epsilon(run):
-    beside = {"accounting/risk.py", "accounting/replacement.py", "accounting/rows.py"}
-    assert beside <= named(files_to_review(run, ()))
-
-
-def test_steps_by_group_add_their_files(run):
-    event = Event(0.1, 1.0, shares=(Share("a", 0.1), Share("b", 0.05)))
-
-    def listed(entries) -> bool:
-        files = named(files_to_review(replace(run, entries=entries), ()))
-        return any(name.endswith("groups.py") and (ROOT / name).exists() for name in files)
-
-    assert not listed(((Event(0.1, 1.0), 5),))
-    assert listed(((event, 5),))
-
-
-def test_prototypes_add_the_files_of_their_one_step(run):
-    plan = equidp.Plan().for_method("prototypes").with_changes(epsilon=3.0).resolve(300)
-    files = named(files_to_review(replace(run, facts=replace(run.facts, plan=plan)), ()))
-    assert {"policies/prototypes.py", "data/efficientnet.py"} <= files - named(files_to_review(run, ()))
-    assert all((ROOT / name).exists() for name in files)
 
 
 def test_a_guarantee_is_what_its_run_spent(run):

@@ -8,18 +8,15 @@ from unittest.mock import Mock
 import matplotlib.colors
 import numpy as np
 import pytest
-import torch
 from matplotlib.figure import Figure
 
 import equidp
 from equidp.comparison.sweep import Kind
 from equidp.data.dataset import ALL
 from equidp.errors import SettingError
-from equidp.evaluation.evaluation import evaluate
 from equidp.policies.table import METHODS
 from equidp.report import comparison as html
 from equidp.report.plots import PLOTS
-from equidp.report.plots.calibration import calibration
 from equidp.report.plots.style import (
     COLUMN,
     LOOKS,
@@ -142,32 +139,6 @@ def test_unknown_and_empty_figures_are_refused():
 def test_each_figure_of_a_page_is_one_picture():
     page = html.render(made_up(COSTS, epsilons=(1.0, 3.0)))
     assert page.count("<figure") == page.count("<svg") == len(PLOTS)
-
-
-@pytest.fixture(scope="module")
-def evaluated():
-    """An evaluation of two classes and groups, whose risks are too low."""
-    generator = torch.Generator().manual_seed(0)
-    inputs, groups = torch.randn(600, 1, generator=generator), torch.arange(600) % 2
-    targets = (torch.rand(600, generator=generator) < torch.sigmoid(inputs[:, 0])).long()
-    test = equidp.GroupedDataset(inputs, targets, groups, ("a", "b"), ("no", "yes"))
-    model = torch.nn.Linear(1, 2)
-    with torch.no_grad():
-        model.weight.copy_(torch.tensor([[0.0], [1.0]]))
-        model.bias.copy_(torch.tensor([0.0, -1.5]))
-    return evaluate(model, test)
-
-
-def test_predicted_risks_are_drawn_beside_what_happened(evaluated):
-    (axes,) = calibration(evaluated, PAGE).axes
-    happened, predicted = axes.get_lines()
-    table = evaluated.calibration
-    assert happened.get_xdata() == pytest.approx(100 * table["observed"])
-    assert predicted.get_xdata() == pytest.approx(100 * table["mean_predicted"])
-    (intervals,) = axes.collections
-    ends = [segment[:, 0] for segment in intervals.get_segments()]
-    assert np.array(ends) == pytest.approx(100 * table[["observed_low", "observed_high"]].to_numpy())
-    assert "yes" in axes.get_xlabel()
 
 
 def test_a_new_plot_is_one_function_and_one_line(monkeypatch):

@@ -13,10 +13,8 @@ from equidp._files import check_outputs, write_whole
 from equidp.cli import options
 from equidp.cli.app import command
 from equidp.cli.result import print_result
-from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.metrics import Metric
-from equidp.report.evaluation import blind_spot_sentences, reliability_table, risk_sentences
 from equidp.report.format import amount
 from equidp.runs.folder import PAGE, RunFolder
 from equidp.runs.saved import FinishedRun, open_run
@@ -49,9 +47,6 @@ def evaluate_command(
     charset: options.RowsCharset = None,
     metric: options.Metric | None = None,
     decision: options.DecisionOptions = options.DecisionOptions(),
-    reliability: Annotated[
-        bool, Parameter(help="Show mean predicted risk beside what happened, by group and predicted risk.")
-    ] = False,
     include_sensitive: Annotated[
         bool, Parameter(help="Show metrics of few people as well, which must not be shared.")
     ] = False,
@@ -87,11 +82,6 @@ def evaluate_command(
         print("Sensitive, not for release: these metrics include groups of few people.")
     card = RunFolder(run).results / PAGE
     print_result(kept.run, found, metric or kept.config.measures.metric, card if card.exists() else None)
-    if reliability:
-        if len(classes := kept.facts["class_names"]) != 2:
-            raise SettingError(f"--reliability is for two classes; this run has {len(classes) or 'none'}.")
-        if not found.reliability.empty:
-            reliability_table(found).print()
     if found.costs is not None and not found.costs.empty:
         groups = [name for name in kept.facts["group_names"] if name not in found.small.groups]
         there = found.costs["group"].isin(groups) & found.costs["privacy_cost"].notna()
@@ -101,8 +91,7 @@ def evaluate_command(
 
 def _write_json(path: Path, kept: FinishedRun, found: Evaluation) -> None:
     facts = {"epsilon": kept.run.epsilon(), "delta": kept.run.delta, "released": kept.released}
-    notes = [*blind_spot_sentences(found), *risk_sentences(found, kept.run.facts)]
-    content = {**facts, **found.plain(), "notes": notes}
+    content = {**facts, **found.plain()}
     write_whole(path, (json.dumps(content, indent=2) + "\n").encode())
 
 

@@ -36,7 +36,7 @@ from equidp.diagnostics import Diagnostics
 from equidp.digest import code_digest, module_digest, read_code
 from equidp.errors import ApproximationWarning, DataError, DataWarning
 from equidp.evaluation.costs import EPSILON_OF_GROUP
-from equidp.evaluation.groups import metrics_of
+from equidp.evaluation.groups import group_metrics
 from equidp.evaluation.predictions import Decision, Predictions, base_rate_decision, predict
 from equidp.individual import Individual
 from equidp.kernel.event import Entries
@@ -422,7 +422,9 @@ class CellResult:
         of_all[:, classes] = shares
         outputs = torch.from_numpy(np.log(np.maximum(of_all, 1e-12))).float()
         nothing = pd.DataFrame()
-        return cls(metrics_of(outputs, test).assign(**spent), nothing, nothing, {}, outputs.numpy(), seconds)
+        return cls(
+            group_metrics(outputs, test).assign(**spent), nothing, nothing, {}, outputs.numpy(), seconds
+        )
 
     def keep(self, claim: Claim, what: str) -> Entry:
         """Write the results as an entry of a store."""

@@ -67,12 +67,7 @@ def baseline_names(results: pd.DataFrame) -> pd.Series:
 
 
 def judge_baselines(costs: pd.DataFrame, gap_tolerance: float, baseline: str = "sgd") -> dict[str, Judgement]:
-    """Return the judgement of each baseline by its name.
-
-    Args:
-        costs: from `equidp.evaluation.costs.privacy_costs`.
-        gap_tolerance: largest gap in cost that counts as equal.
-        baseline: the method without privacy.
+    """Return the judgement of each baseline by its name, from `equidp.evaluation.costs.privacy_costs`.
 
     Example:
         >>> rows = [("sgd", 0.10, 2.3, False, 0.0), ("dpsgd", 0.84, 0.5, True, -0.74)]
@@ -82,31 +77,31 @@ def judge_baselines(costs: pd.DataFrame, gap_tolerance: float, baseline: str = "
         'constant'
     """
     names = baseline_names(costs)
-    own = costs["method"] == baseline
+    is_baseline = costs["method"] == baseline
     return {
-        name: _judge(name, costs[own & (names == name)], costs[~own & (names == name)], gap_tolerance)
+        name: _judge(
+            name, costs[is_baseline & (names == name)], costs[~is_baseline & (names == name)], gap_tolerance
+        )
         for name in names.unique()
     }
 
 
 def _judge(name: str, baseline: pd.DataFrame, private: pd.DataFrame, gap_tolerance: float) -> Judgement:
     overall = baseline[baseline["group"] == ALL]
-    seeds, diverged = len(overall), ~np.isfinite(overall["loss"])
+    seeds, diverged, constant = len(overall), ~np.isfinite(overall["loss"]), ~informative(overall)
     if diverged.any():
         return Judgement(name, "diverged", int(diverged.sum()), seeds)
-    constant = ~informative(overall)
     if seeds and constant.mean() >= 0.5:
         return Judgement(name, "constant", int(constant.sum()), seeds)
     kinds = private.groupby(["method", "setting"], sort=False)
     by = tuple(
         (str(method), str(setting)) for (method, setting), part in kinds if _beats(part, gap_tolerance)
     )
-    return Judgement(name, "beaten" if by else "", seeds if by else 0, seeds, by)
+    return Judgement(name, "beaten", seeds, seeds, by) if by else Judgement(name, of=seeds)
 
 
 def informative(rows: pd.DataFrame) -> pd.Series:
-    """Return for each row whether its run is better than one constant prediction; True where it is not
-    known."""
+    """Return whether the run of each row is better than one constant prediction; True where not known."""
     return rows["informative"].astype(bool) if "informative" in rows else pd.Series(True, rows.index)
 
 

@@ -67,21 +67,17 @@ def privacy_costs(
     Raises:
         DataError: a run has no baseline run of its seed, or several.
     """
-    costs = results.reset_index(drop=True).copy()
-    columns = list(dict.fromkeys([metric.name, "loss"]))
-    keyed = costs.assign(baseline=baseline_names(costs))
-    keys = pd.MultiIndex.from_frame(keyed[["baseline", "seed", "group"]])
-    own = (costs["method"] == baseline).to_numpy()
-    measured = costs.loc[own, columns].set_index(keys[own])
+    costs = results.reset_index(drop=True)
+    keys = pd.MultiIndex.from_arrays([baseline_names(costs), costs["seed"], costs["group"]])
+    is_baseline = (costs["method"] == baseline).to_numpy()
+    measured = costs.loc[is_baseline, list({metric.name, "loss"})].set_index(keys[is_baseline])
     if measured.index.has_duplicates:
         raise DataError(
             f"the results hold more than one {baseline!r} run of a seed; expected one.", field="results"
         )
-    missing = keys.difference(measured.index)
-    if len(missing):
-        _, *missed = missing[0]
+    if len(missing := keys.difference(measured.index)):
         raise DataError(
-            f"no {baseline!r} run for (seed, group) {tuple(missed)}; every run needs one of its seed.",
+            f"no {baseline!r} run for (seed, group) {missing[0][1:]}; every run needs one of its seed.",
             field="results",
         )
     paired = measured.loc[keys].reset_index(drop=True)
@@ -108,13 +104,11 @@ def group_gaps(costs: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for run, part in costs[costs["group"] != ALL].groupby(RUN, sort=False):
         values = part.set_index("group")["privacy_cost"]
-        pairs = [
-            (f"{a} | {b}", abs(values[a] - values[b])) for a, b in itertools.combinations(values.index, 2)
-        ]
+        pairs = {f"{a} | {b}": abs(values[a] - values[b]) for a, b in itertools.combinations(values.index, 2)}
         if not pairs:
             raise DataError(f"run {run} has one group; gaps need two.", field="results")
-        pairs.append(("largest", np.fmax.reduce([gap for _, gap in pairs])))
-        rows += [(*run, *pair) for pair in pairs]
+        pairs["largest"] = np.fmax.reduce([*pairs.values()])
+        rows += [(*run, *pair) for pair in pairs.items()]
     return pd.DataFrame(rows, columns=[*RUN, "pair", "cost_gap"])
 
 

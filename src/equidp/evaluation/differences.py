@@ -5,6 +5,7 @@ Tables are those of `equidp.evaluation.costs`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from scipy import stats
 
 from equidp._extras import require_extra
 from equidp.data.dataset import ALL
-from equidp.evaluation.costs import group_gaps
+from equidp.evaluation.costs import RUN, group_gaps
 from equidp.evaluation.intervals import Floats, mean_interval
 from equidp.evaluation.metrics import METRICS, Metric
 
@@ -37,18 +38,10 @@ def paired_differences(
 ) -> pd.DataFrame:
     """Return the differences of each private method from a named one, of runs of one seed.
 
-    Two kinds of run are paired where they have the same target epsilon and the same values of the swept
-    settings that both have. A difference is the method's value less the named method's: a better metric has
-    the sign of `Metric.sign`, a smaller gap is below 0.
-
-    Args:
-        costs: from `equidp.evaluation.costs.privacy_costs`; the columns target_epsilon and `swept` are read
-            where they are there.
-        against: name of the method that others are compared with.
-        swept: columns of swept settings, NaN or None for a method without the setting.
-        baseline: the method without privacy, which is left out: differences from it are privacy costs.
-        metric: of overall and worst group.
-        level: of the intervals.
+    Two kinds of run are paired where they have the same target epsilon and the same values of the columns
+    `swept` that both have. A difference is the method's value less the named method's: a better metric has
+    the sign of `Metric.sign`, a smaller gap is below 0. The baseline is left out: differences from it are
+    privacy costs.
 
     Returns:
         Columns method, setting, against, against_setting, quantity (of `QUANTITIES`), mean, low, high
@@ -67,23 +60,22 @@ def paired_differences(
         2   mine          gap  0.000  1.00
     """
     private = costs[costs["method"] != baseline]
-    values = run_quantities(private, metric)
     columns = [name for name in ("target_epsilon", *swept) if name in private]
-    kinds = private.groupby(["method", "setting"], sort=False)[columns].first() if columns else None
-    runs = {key: part.droplevel([0, 1]) for key, part in values.groupby(level=[0, 1], sort=False)}
+    settings = private.groupby(["method", "setting"], sort=False)[["seed", *columns]].first()
+    values = run_quantities(private, metric).sort_index()
     rows: list[dict[str, Any]] = []
-    for one in runs:
-        for other in runs:
-            if one[0] == against or other[0] != against:
-                continue
-            if kinds is not None and not _comparable(kinds.loc[one], kinds.loc[other]):
-                continue
-            names = {"method": one[0], "setting": one[1], "against": against, "against_setting": other[1]}
-            for quantity in QUANTITIES:
-                difference = (runs[one][quantity] - runs[other][quantity]).dropna()
-                mean, low, high = mean_interval(difference, level)
-                row = {**names, "quantity": quantity, "mean": mean, "low": low, "high": high}
-                rows.append({**row, "p": _paired_test(difference), "seeds": len(difference)})
+    for one, other in itertools.permutations(settings.index, 2):
+        if one[0] == against or other[0] != against:
+            continue
+        if not _comparable(settings.loc[one, columns], settings.loc[other, columns]):
+            continue
+        differences = values.loc[one] - values.loc[other]
+        names = {"method": one[0], "setting": one[1], "against": against, "against_setting": other[1]}
+        for quantity in QUANTITIES:
+            difference = differences[quantity].dropna()
+            mean, low, high = mean_interval(difference, level)
+            row = {**names, "quantity": quantity, "mean": mean, "low": low, "high": high}
+            rows.append({**row, "p": _paired_test(difference), "seeds": len(difference)})
     table = pd.DataFrame(rows, columns=[*_COLUMNS, "seeds"])
     table.insert(len(_COLUMNS), "corrected_p", holm(table["p"].to_numpy(dtype=float)))
     return table
@@ -97,20 +89,17 @@ def run_quantities(costs: pd.DataFrame, metric: Metric) -> pd.DataFrame:
 
     Groups of too few people, which have no privacy cost, are neither worst nor in a gap.
     """
-    run = ["method", "setting", "seed"]
     of_groups = costs[(costs["group"] != ALL) & costs["privacy_cost"].notna()]
-    worst = (
-        metric.sign * (metric.sign * of_groups[metric.name]).groupby([of_groups[name] for name in run]).min()
-    )
-    gaps = group_gaps(costs).query("pair == 'largest'").set_index(run)["cost_gap"]
-    overall = costs[costs["group"] == ALL].set_index(run)[metric.name]
+    signed = metric.sign * of_groups.set_index(RUN)[metric.name]
+    overall = costs[costs["group"] == ALL].set_index(RUN)[metric.name]
+    gaps = group_gaps(costs).query("pair == 'largest'").set_index(RUN)["cost_gap"]
+    worst = metric.sign * signed.groupby(RUN).min()
     return pd.DataFrame({OVERALL: overall, WORST_GROUP: worst, GAP: gaps}).reindex(overall.index)
 
 
 def _comparable(one: pd.Series, other: pd.Series) -> bool:
-    """True where two kinds have equal values of what both have: a target epsilon, swept settings."""
-    both = one.notna() & other.notna()
-    return bool((one[both] == other[both]).all())
+    """True where values that both kinds have are equal: a target epsilon, swept settings."""
+    return all(a == b or pd.isna(a) or pd.isna(b) for a, b in zip(one, other, strict=True))
 
 
 def _paired_test(difference: pd.Series) -> float:

@@ -34,7 +34,7 @@ class Effect:
         column: name of the column.
         values: [parts, outputs]: with two classes, what a part adds to the log odds of the positive class;
             with more, to each class's logit, beside their mean; for numbers, to the prediction, in its units.
-            They are centred: their mean over parts, without the one for missing values, is 0.
+            Their mean over parts, without the one for missing values, is 0.
         edges: between the intervals, rising; None for texts.
         texts: of the parts of a column of texts, or "cell 48805" for a hashed one; () for numbers.
         missing: True if the last part is for missing numbers.
@@ -69,11 +69,8 @@ def column_effects(
 ) -> tuple[Effect, ...]:
     """Return the effect of each column, the largest spread first; empty unless the model is linear.
 
-    Args:
-        encoder: that cuts the columns; another one has no effects.
-        model: of its inputs.
-        num_classes: of the model.
-        positive: of two classes, whose log odds the effects are on; None: the second.
+    They are on the log odds of the positive one of two classes (None: the second). An encoder that does not
+    cut columns has none.
 
     Example:
         >>> import pandas as pd
@@ -95,13 +92,13 @@ def column_effects(
         weights = weights[:, [yes]] - weights[:, [1 - yes]]
     else:
         weights = weights - weights.mean(axis=1, keepdims=True)
-    found, start = [], 0
+    effects, start = [], 0
     for column in encoder.columns:
-        own = weights[start : start + column.width]
-        start += column.width
         if column.width:
-            found.append(_effect(column, own, encoder.private))
-    return tuple(sorted(found, key=lambda effect: -effect.spread))
+            rows = weights[start : start + column.width]
+            effects.append(_effect(column, rows, encoder.private))
+        start += column.width
+    return tuple(sorted(effects, key=lambda effect: -effect.spread))
 
 
 def _weights(model: nn.Module, width: int) -> Floats | None:

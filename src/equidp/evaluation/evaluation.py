@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -12,10 +13,9 @@ from equidp._extras import require_extra
 from equidp._provenance import values_digest
 from equidp.data.dataset import GroupedDataset
 from equidp.data.shared_rows import RowDigests
-from equidp.evaluation.blind_spots import BlindSpots
-from equidp.evaluation.calibration import RiskOff, calibration_table, reliability_table, risks_off
 from equidp.evaluation.groups import (
     accuracy_table,
+    calibration_table,
     check_outputs,
     fairness_gaps,
     measure_values,
@@ -24,8 +24,8 @@ from equidp.evaluation.groups import (
     recalls,
 )
 from equidp.evaluation.intervals import check_level
-from equidp.evaluation.metrics import METRICS, Metric, metric_for
-from equidp.evaluation.predictions import Decision, predict
+from equidp.evaluation.metrics import METRICS, Metric, metric_for, tells_something
+from equidp.evaluation.predictions import Decision, Predictions, predict
 from equidp.evaluation.small_cells import SmallCells, count_people, people_of
 
 with require_extra("tables"):
@@ -33,7 +33,38 @@ with require_extra("tables"):
 
 RARE = 0.1
 """Share of examples below which a class is rare."""
-_TABLES = ("groups", "values", "recalls", "costs", "calibration", "reliability")
+_TABLES = ("groups", "values", "recalls", "costs", "calibration")
+
+
+@dataclass(frozen=True)
+class BlindSpots:
+    """Facts that a model's main metric hides.
+
+    Attributes:
+        constant_class: the most frequent class.
+        constant_value: accuracy of always predicting that class.
+        never_predicted: classes that the model predicts for no example.
+        uninformative: True where the model is no better than one constant prediction by the metric.
+        ranking_auc: AUC of an uninformative model of two classes whose ranking is better than chance.
+    """
+
+    constant_class: str
+    constant_value: float
+    never_predicted: tuple[str, ...] = ()
+    uninformative: bool = False
+    ranking_auc: float | None = None
+
+    @classmethod
+    def of(cls, predictions: Predictions, metric: Metric, level: float) -> BlindSpots:
+        """Return those of predictions of one or more examples; `level` is of the intervals."""
+        uninformative, area, auc = not tells_something(metric, predictions, level), None, METRICS["auc"]
+        if uninformative and metric != auc and predictions.task == "binary":
+            area = auc.function(predictions) if tells_something(auc, predictions, level) else None
+        predicted = set(predictions.predicted.tolist())
+        names, counts = predictions.class_names, predictions.counts
+        never = tuple(name for at, name in enumerate(names) if at not in predicted)
+        share = float(counts.max() / counts.sum())
+        return cls(names[int(counts.argmax())], share, never, uninformative, area)
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,18 +74,16 @@ class Evaluation:
     Tables have a row for each group, with the name of its grouping, and end with group "all" of grouping "".
 
     Attributes:
+        level: of the intervals.
+        metric: the metric of costs and blind spots.
         groupings: names of the groupings, such as columns that are each shown alone; "": not known.
         groups: accuracy and loss by group (`accuracy_table`).
         values: each metric by group (`measure_values`).
         recalls: recall by group and class; empty where accuracy says it already (`recalls`).
-        costs: what privacy cost each group (`paired_costs`); None without a baseline.
-        calibration: mean predicted risk beside what happened, by group (`calibration_table`).
-        reliability: the same by predicted risk (`reliability_table`), without groups of few people.
+        costs: privacy cost of each group (`paired_costs`); None without a baseline.
+        calibration: mean predicted risk beside the observed, by group (`calibration_table`).
         all_gaps: parity and odds differences by grouping (`fairness_gaps`).
-        risks_off: where mean predicted risks are off (`risks_off`), without groups of few people.
-        blind_spots: findings on what the metric hides; None without examples.
-        level: of the intervals.
-        metric: the metric of costs and blind spots.
+        blind_spots: facts that the metric hides; None without examples.
         positive: the name of the positive class; "" unless there are two classes.
         threshold: predicted risk from which on it is predicted; None: the most probable class is.
         people: how many people the examples are of; None: each is of another.
@@ -71,9 +100,7 @@ class Evaluation:
     recalls: pd.DataFrame = field(default_factory=pd.DataFrame)
     costs: pd.DataFrame | None = None
     calibration: pd.DataFrame = field(default_factory=pd.DataFrame)
-    reliability: pd.DataFrame = field(default_factory=pd.DataFrame)
     all_gaps: dict[str, dict[str, float]] = field(default_factory=dict)
-    risks_off: tuple[RiskOff, ...] = ()
     blind_spots: BlindSpots | None = None
     positive: str = ""
     threshold: float | None = None
@@ -101,7 +128,7 @@ class Evaluation:
     def gaps(self) -> dict[str, float]:
         """Demographic parity and equalised odds differences between groups, without groups of few people.
 
-        Empty unless there are two classes and two groups left, and where each group has examples of one class
+        Empty unless there are two classes and two groups, and where each group has examples of one class
         only; and of several groupings, each of which has its own (`by_grouping`).
         """
         return self.all_gaps.get(self.groupings[0], {}) if len(self.groupings) == 1 else {}
@@ -112,15 +139,11 @@ class Evaluation:
 
     def _within(self, name: str) -> Evaluation:
         tables = {each: table for each in _TABLES if (table := getattr(self, each)) is not None}
-        hidden = {name: self.small.by_grouping[name]} if name in self.small.by_grouping else {}
-        return replace(
-            self,
-            groupings=(name,),
-            **{each: table if table.empty else _rows_of(table, name) for each, table in tables.items()},
-            risks_off=tuple(each for each in self.risks_off if each.grouping in ("", name)),
-            small=replace(self.small, by_grouping=hidden),
-            rest=None if self.rest is None else self.rest._within(name),
-        )
+        rows = {
+            each: table if table.empty else table[table["grouping"].isin(("", name))].reset_index(drop=True)
+            for each, table in tables.items()
+        }
+        return replace(self, groupings=(name,), **rows)
 
     def withholding(self) -> Evaluation:
         """Return the evaluation without the examples of groups and classes of few people, to be given away.
@@ -132,28 +155,20 @@ class Evaluation:
 
     def plain(self) -> dict[str, Any]:
         """Return plain values for JSON: the tables by name, the gaps, and how they were measured."""
-        tables = {"metrics": self.groups, **{name: getattr(self, name) for name in ("values", "recalls")}}
-        tables |= {"calibration": self.calibration, "reliability": self.reliability}
-        if self.costs is not None:
-            tables["costs"] = self.costs
-        records = {name: json.loads(table.to_json(orient="records")) for name, table in tables.items()}
-        small = self.small
+        tables = {"metrics": self.groups, "values": self.values, "recalls": self.recalls}
+        tables |= {"calibration": self.calibration} | ({} if self.costs is None else {"costs": self.costs})
         return {
-            **records,
+            **{name: json.loads(table.to_json(orient="records")) for name, table in tables.items()},
             "gaps": self.all_gaps if len(self.groupings) > 1 else self.gaps,
             "metric": self.metric.name,
             "better_than_a_constant_prediction": self.useful,
             "positive": self.positive,
             "threshold": self.threshold,
-            "not_shown": list(small.groups),
-            "combinations_not_shown": list(small.combinations),
-            "classes_not_shown": list(small.classes),
+            "not_shown": list(self.small.groups),
+            "combinations_not_shown": list(self.small.combinations),
+            "classes_not_shown": list(self.small.classes),
             "blind_spots": None if self.blind_spots is None else asdict(self.blind_spots),
         }
-
-
-def _rows_of(table: pd.DataFrame, grouping: str) -> pd.DataFrame:
-    return table[table["grouping"].isin(("", grouping))].reset_index(drop=True)
 
 
 def evaluate(
@@ -185,10 +200,10 @@ def evaluate(
     >>> test = GroupedDataset(inputs, targets, groups, group_names=("a", "b"), class_names=("no", "yes"))
     >>> model = nn.Linear(2, 2, bias=False)
     >>> _ = model.load_state_dict({"weight": torch.eye(2)})
-    >>> found = evaluate(model, test)
-    >>> found.groups[["group", "accuracy"]].to_dict("list")
+    >>> evaluation = evaluate(model, test)
+    >>> evaluation.groups[["group", "accuracy"]].to_dict("list")
     {'group': ['a', 'b', 'all'], 'accuracy': [1.0, 0.0, 0.5]}
-    >>> found.gaps
+    >>> evaluation.gaps
     {'demographic_parity_difference': 0.0, 'equalized_odds_difference': 1.0}
     """
     check_level(level)
@@ -196,52 +211,49 @@ def evaluate(
     metric = metric_for(metric, test.class_names)
     decision.index(test.class_names)
     test = test.to("cpu")
-    outputs = predict(model, test.inputs)
-    check_outputs(outputs, test.targets)
-    base = None if baseline is None else predict(baseline, test.inputs)
+    outputs = [predict(each, test.inputs) for each in (model, baseline) if each is not None]
+    check_outputs(outputs[0], test.targets)
     small = SmallCells.of(test)
-
-    def evaluated(hidden: SmallCells) -> Evaluation:
-        return _evaluate(test, outputs, base, level, metric, decision, small, hidden)
-
-    rest = None if small == SmallCells() else evaluated(small)
-    whole = evaluated(SmallCells())
-    return replace(whole, rest=rest, weights=values_digest(model), rows=test.row_digests)
-
-
-def _evaluate(
-    test: GroupedDataset,
-    outputs: Tensor,
-    base: Tensor | None,
-    level: float,
-    metric: Metric,
-    decision: Decision,
-    small: SmallCells,
-    hidden: SmallCells,
-) -> Evaluation:
-    """Evaluate outputs, and those of a baseline, on a test set without its hidden cells."""
-    parts = parts_of(test, outputs, base, decision, hidden)
-    whole, names = parts[-1], tuple(each.name for each in test.shown_groupings)
-    if not len(whole.found):
-        return Evaluation(level, metric, names, small=small)
-    known = [each for each in METRICS.values() if whole.found.task in each.tasks]
-    values = measure_values(parts, list(dict.fromkeys([*known, metric])), level)
-    calibration, people = calibration_table(parts, level), people_of(test)
-    return Evaluation(
+    whole = Evaluation(
         level,
         metric,
-        names,
-        groups=accuracy_table(parts, values, level),
+        groupings=tuple(each.name for each in test.shown_groupings),
+        positive=Predictions.of(outputs[0], test.targets, test.class_names, decision).positive_name,
+        threshold=decision.threshold,
+        small=small,
+    )
+    rest = None if small == SmallCells() else _measured(whole, test, outputs, decision, small)
+    return replace(
+        _measured(whole, test, outputs, decision, SmallCells()),
+        rest=rest,
+        weights=values_digest(model),
+        rows=test.row_digests,
+    )
+
+
+def _measured(
+    evaluation: Evaluation,
+    test: GroupedDataset,
+    outputs: Sequence[Tensor],
+    decision: Decision,
+    hidden: SmallCells,
+) -> Evaluation:
+    """Evaluation with its tables, of a test set without its hidden cells."""
+    level, metric = evaluation.level, evaluation.metric
+    parts = parts_of(test, outputs, decision, hidden)
+    predictions, members = parts[-1].model, parts[-1].members
+    if not len(predictions):
+        return evaluation
+    known = [each for each in METRICS.values() if predictions.task in each.tasks]
+    values = measure_values(parts, list(dict.fromkeys([*known, metric])), level)
+    return replace(
+        evaluation,
+        groups=accuracy_table(values),
         values=values,
         recalls=recalls(parts, level),
-        all_gaps=fairness_gaps(parts, small),
-        costs=None if base is None else paired_costs(parts, level, metric),
-        calibration=calibration,
-        reliability=reliability_table(parts, people, level, small),
-        risks_off=risks_off(calibration, small),
-        blind_spots=BlindSpots.of(whole.found, metric, level),
-        positive=whole.found.positive_name,
-        threshold=decision.threshold,
-        people=None if test.people is None else count_people(people[whole.members]),
-        small=small,
+        costs=None if len(outputs) == 1 else paired_costs(parts, level, metric),
+        calibration=calibration_table(parts, level),
+        all_gaps=fairness_gaps(parts, evaluation.small),
+        blind_spots=BlindSpots.of(predictions, metric, level),
+        people=None if test.people is None else count_people(people_of(test)[members]),
     )

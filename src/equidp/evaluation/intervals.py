@@ -87,10 +87,11 @@ def mean_of_shares(shares: Sequence[Interval]) -> tuple[float, float]:
     return max(float(value.mean() - below), 0.0), min(float(value.mean() + above), 1.0)
 
 
-def auc(hits: npt.NDArray[np.int64], scores: Floats, level: float) -> Interval:
+def auc_interval(hits: npt.NDArray[np.int64], scores: Floats, level: float) -> Interval:
     """Return the area under the ROC curve and its interval.
 
     DeLong et al.'s variance (1988), on the scale of log odds, with Student's quantile of the rarer class.
+    Without a spread, as of a perfect ranking, Wilson's of the rarer class, which knows that few are few.
 
     Args:
         hits: 1 for positive examples and 0 for others, [n], with at least two of each.
@@ -102,40 +103,11 @@ def auc(hits: npt.NDArray[np.int64], scores: Floats, level: float) -> Interval:
     for members in (hits == 1, hits == 0):
         below = ranks[members] - stats.rankdata(scores[members])  # how many of the other class are lower
         parts.append(below / (len(hits) - members.sum()))
-    area = float(parts[0].mean())
-    variance = sum(part.var(ddof=1) / len(part) for part in parts)
-    return _on_log_odds(area, np.sqrt(variance), min(map(len, parts)), level)
-
-
-def average_precision(hits: npt.NDArray[np.int64], scores: Floats, level: float) -> Interval:
-    """Return average precision and its interval, on the scale of log odds with Student's quantile.
-
-    The standard error is the larger of that by the influence of each example, and of Boyd, Eng and Page's
-    (2013) binomial one, which is the larger with few positives. Arguments are those of `auc`.
-    """
-    order = np.argsort(-scores, kind="stable")
-    last = np.flatnonzero(np.diff(scores[order], append=np.nan) != 0)  # of examples with equal scores
-    place = np.searchsorted(last, np.arange(len(hits)))
-    found, share = hits[order], hits.mean()
-    above = (last[place] + 1) / len(hits)
-    precision = np.cumsum(found)[last[place]] / (last[place] + 1)
-    value = float(precision[found == 1].mean())
-    # Someone at or above a positive moves the precision there: by 1 - precision, or by -precision.
-    weights = found / found.sum() / above
-    first = np.concatenate([[0], last[:-1] + 1])[place]
-    at_least, expected = (np.cumsum(part[::-1])[::-1][first] for part in (weights, weights * precision))
-    influence = found * (precision - value) / share + found * at_least - expected
-    error = influence.std(ddof=1) / np.sqrt(len(hits))
-    positives = int(found.sum())
-    error = max(error, np.sqrt(value * (1 - value) / positives))
-    return _on_log_odds(value, error, min(positives, len(hits) - positives), level)
-
-
-def _on_log_odds(value: float, error: float, rarer: int, level: float) -> Interval:
-    """Without a spread, as of a perfect ranking, Wilson's of the rarer class: it knows that few are few."""
-    if not 0 < value < 1 or not error:
-        _, low, high = wilson(round(value * rarer), rarer, level)
-        return value, min(low, value), max(high, value)
-    half = special.stdtrit(rarer - 1, (1 + level) / 2) * error / (value * (1 - value))
-    low, high = special.expit(special.logit(value) + np.array([-half, half]))
-    return value, float(low), float(high)
+    area, rarer = float(parts[0].mean()), min(map(len, parts))
+    error = np.sqrt(sum(part.var(ddof=1) / len(part) for part in parts))
+    if not 0 < area < 1 or not error:
+        _, low, high = wilson(round(area * rarer), rarer, level)
+        return area, min(low, area), max(high, area)
+    half = special.stdtrit(rarer - 1, (1 + level) / 2) * error / (area * (1 - area))
+    low, high = special.expit(special.logit(area) + np.array([-half, half]))
+    return area, float(low), float(high)

@@ -19,22 +19,17 @@ def find_carriers(model: nn.Module, encoder: TableEncoder, test: GroupedDataset)
     """Return each column with the AUC of the model by it alone, the largest first.
 
     All other inputs are then those of the mean test example, so that of two columns that tell the same, each
-    is found.
-
-    Args:
-        model: of two classes.
-        encoder: of its inputs.
-        test: examples of both classes.
+    is found. The model is of two classes, and the test set has both.
     """
     rows = np.random.default_rng(0).permutation(len(test))[:_MOST_ROWS]
     inputs, targets = test.one_tensor[rows].cpu(), test.targets[rows].cpu()
     mean = inputs.mean(dim=0, keepdim=True)
-    found, start = [], 0
+    carriers, start = [], 0
     for column in encoder.columns:
-        own = slice(start, start + column.width)
+        place = slice(start, start + column.width)
         alone = mean.repeat(len(inputs), 1)
-        alone[:, own] = inputs[:, own]
+        alone[:, place] = inputs[:, place]
         predicted = Predictions.of(predict(model, alone), targets, test.class_names, Decision())
-        found.append((column.name, area(predicted.risks, predicted.hits == 1)))
+        carriers.append((column.name, area(predicted.risks, predicted.hits == 1)))
         start += column.width
-    return sorted(found, key=lambda each: -each[1])
+    return sorted(carriers, key=lambda each: -each[1])

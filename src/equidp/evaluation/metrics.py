@@ -16,21 +16,21 @@ import numpy.typing as npt
 from equidp._extras import require_extra
 from equidp._validate import unknown_name
 from equidp.errors import SettingError, error_text
-from equidp.evaluation import intervals
-from equidp.evaluation.intervals import Floats, Interval, check_level
-from equidp.evaluation.predictions import Predictions, task_of
+from equidp.evaluation.intervals import (
+    FEWEST_OF_A_CLASS,
+    Floats,
+    Interval,
+    auc_interval,
+    check_level,
+    mean_interval,
+    mean_of_shares,
+    paired_interval,
+    wilson,
+)
+from equidp.evaluation.predictions import Codes, Predictions, task_of
 
 with require_extra("tables"):
-    from sklearn.metrics import (
-        accuracy_score,
-        average_precision_score,
-        balanced_accuracy_score,
-        brier_score_loss,
-        log_loss,
-        precision_score,
-        recall_score,
-        roc_auc_score,
-    )
+    from sklearn.metrics import roc_auc_score
 
 Ends = tuple[float, float]
 _RESAMPLES = 200
@@ -200,7 +200,7 @@ def metric_cost(metric: Metric, ours: Predictions, theirs: Predictions, level: f
     The interval is that of the differences example by example: Agresti and Min's of accuracy, Student's of
     other metrics of single examples, and of all others percentiles over resamples of the examples.
     """
-    intervals.check_level(level)
+    check_level(level)
 
     def cost(rows: Any = slice(None)) -> float:
         return metric.sign * (
@@ -212,7 +212,7 @@ def metric_cost(metric: Metric, ours: Predictions, theirs: Predictions, level: f
         ends = (np.nan, np.nan) if np.isnan(value) else percentiles(cost, len(ours), level)
         return value, *ends
     better = metric.sign * (metric.per_example(theirs) - metric.per_example(ours))
-    between = intervals.paired_interval if metric.name == "accuracy" else intervals.mean_interval
+    between = paired_interval if metric.name == "accuracy" else mean_interval
     return between(better, level)
 
 
@@ -227,7 +227,7 @@ def metric_named(metric: str | Metric) -> Metric:
     return METRICS[metric]
 
 
-_BEST_IF_INFORMED = ("accuracy", "balanced_accuracy", "auc", "average_precision", "log_loss", "brier")
+_BEST_IF_INFORMED = ("accuracy", "balanced_accuracy", "auc", "log_loss", "brier")
 
 
 def metric_for(metric: str | Metric | None, class_names: Sequence[str]) -> Metric:
@@ -264,53 +264,26 @@ def _squares(found: Predictions) -> Floats:
     return squares
 
 
-def _accuracy(found: Predictions) -> float:
-    return float(accuracy_score(found.targets, found.predicted))
-
-
-def _balanced_accuracy(found: Predictions) -> float:
-    _check_both_classes(found)
-    return float(balanced_accuracy_score(found.targets, found.predicted))
-
-
-def _auc(found: Predictions) -> float:
-    _check_both_classes(found)
-    return float(roc_auc_score(found.hits, found.risks))
-
-
-def _average_precision(found: Predictions) -> float:
-    _check_both_classes(found)
-    return float(average_precision_score(found.hits, found.risks))
-
-
-def _log_loss(found: Predictions) -> float:
-    return float(log_loss(found.targets, found.probabilities, labels=range(len(found.class_names))))
-
-
-def _brier(found: Predictions) -> float:
-    labels, shares = range(len(found.class_names)), found.probabilities
-    if found.task == "binary":
-        return float(brier_score_loss(found.targets, shares[:, 1], labels=labels))
-    return float(brier_score_loss(found.targets, shares, labels=labels, scale_by_half=True))
-
-
-def _recall(found: Predictions) -> float:
+def _recalled(found: Predictions) -> Codes:
     if not found.hits.any():
         raise ValueError(f"no example is of class {found.positive_name!r}")
-    return float(recall_score(found.hits, found.predicted_positive))
+    recalled: Codes = found.predicted_positive[found.hits == 1]
+    return recalled
 
 
-def _precision(found: Predictions) -> float:
+def _precise(found: Predictions) -> Codes:
     if not found.predicted_positive.any():
         raise ValueError(f"the model predicts {found.positive_name!r} for none")
-    return float(precision_score(found.hits, found.predicted_positive))
+    precise: Codes = found.hits[found.predicted_positive == 1]
+    return precise
 
 
-def _calibration(found: Predictions) -> float:
-    return abs(float(found.risks.mean() - found.hits.mean()))
+def _correct_by_class(found: Predictions) -> list[Floats]:
+    _check_several_classes(found)
+    return [_correct(found.take(found.targets == each)) for each in np.unique(found.targets)]
 
 
-def _check_both_classes(found: Predictions) -> None:
+def _check_several_classes(found: Predictions) -> None:
     if (found.counts > 0).sum() < 2:
         raise ValueError("all examples are of one class")
 
@@ -318,90 +291,75 @@ def _check_both_classes(found: Predictions) -> None:
 def _rarer_count(found: Predictions) -> int:
     """Number of examples of the rarer of two classes; ValueError: too few for an interval."""
     rarer = int(found.counts.min())
-    if rarer < intervals.FEWEST_OF_A_CLASS:
+    if rarer < FEWEST_OF_A_CLASS:
         name = found.class_names[int(found.counts.argmin())]
-        raise ValueError(
-            f"there are {rarer} examples of class {name!r}, fewer than {intervals.FEWEST_OF_A_CLASS}"
-        )
+        raise ValueError(f"there are {rarer} examples of class {name!r}, fewer than {FEWEST_OF_A_CLASS}")
     return rarer
 
 
-def _share_ends(counted: npt.NDArray[Any], level: float) -> Ends:
-    return intervals.wilson(int(counted.sum()), len(counted), level)[1:]
+def _share(name: str, counted: Callable[[Predictions], Floats | Codes], **options: Any) -> Metric:
+    """Metric that is the share of ones among some examples, with Wilson's interval."""
+
+    def ends(found: Predictions, level: float) -> Ends:
+        ones = counted(found)
+        return wilson(int(ones.sum()), len(ones), level)[1:]
+
+    return Metric(name, lambda found: float(counted(found).mean()), True, _SHARE, interval=ends, **options)
 
 
-def _balanced_ends(found: Predictions, level: float) -> Ends:
-    correct = _correct(found)
-    of_classes = [correct[found.targets == each] for each in np.unique(found.targets)]
-    return intervals.mean_of_shares(
-        [intervals.wilson(int(each.sum()), len(each), level) for each in of_classes]
-    )
+def _loss(name: str, losses: Callable[[Predictions], Floats], largest: float) -> Metric:
+    """Metric that is a mean of losses, with Student's interval.
 
-
-def _mean_ends(of: Callable[[Predictions], Floats]) -> Callable[[Predictions, float], Ends]:
-    """Student's, with the degrees of freedom of the rarer of two classes, on which a mean of losses hangs."""
+    Its degrees of freedom are of the rarer of two classes, on which a mean of losses hangs.
+    """
 
     def ends(found: Predictions, level: float) -> Ends:
         rarer = _rarer_count(found) if found.task == "binary" else len(found)
-        return intervals.mean_interval(of(found), level, freedom=rarer - 1)[1:]
+        return mean_interval(losses(found), level, freedom=rarer - 1)[1:]
 
-    return ends
+    mean = lambda found: float(losses(found).mean())  # noqa: E731
+    return Metric(name, mean, False, (0.0, largest), interval=ends, per_example=losses)
 
 
-def _score_ends(of: Callable[[Any, Any, float], Interval]) -> Callable[[Predictions, float], Ends]:
-    def ends(found: Predictions, level: float) -> Ends:
-        _rarer_count(found)
-        return of(found.hits, found.risks, level)[1:]
+def _balanced_accuracy(found: Predictions) -> float:
+    return float(np.mean([each.mean() for each in _correct_by_class(found)]))
 
-    return ends
+
+def _balanced_ends(found: Predictions, level: float) -> Ends:
+    return mean_of_shares([wilson(int(each.sum()), len(each), level) for each in _correct_by_class(found)])
+
+
+def _auc(found: Predictions) -> float:
+    _check_several_classes(found)
+    return float(roc_auc_score(found.hits, found.risks))
+
+
+def _auc_ends(found: Predictions, level: float) -> Ends:
+    _rarer_count(found)
+    return auc_interval(found.hits, found.risks, level)[1:]
+
+
+def _calibration(found: Predictions) -> float:
+    return abs(float(found.risks.mean() - found.hits.mean()))
 
 
 def _calibration_ends(found: Predictions, level: float) -> Ends:
     """From Wilson's of the observed share, which knows that none in a few examples is not none at all."""
-    low, high = (float(end - found.risks.mean()) for end in _share_ends(found.hits, level))
+    low, high = (
+        end - float(found.risks.mean()) for end in wilson(int(found.hits.sum()), len(found), level)[1:]
+    )
     return 0.0 if low <= 0 <= high else min(abs(low), abs(high)), max(abs(low), abs(high))
 
 
 _SHARE, _TWO = (0.0, 1.0), ("binary",)
 _TABLE = (
-    Metric(
-        "accuracy",
-        _accuracy,
-        True,
-        _SHARE,
-        interval=lambda found, level: _share_ends(_correct(found), level),
-        per_example=_correct,
-    ),
+    _share("accuracy", _correct, per_example=_correct),
     Metric("balanced_accuracy", _balanced_accuracy, True, _SHARE, interval=_balanced_ends),
-    Metric("auc", _auc, True, _SHARE, _TWO, _score_ends(intervals.auc)),
-    Metric(
-        "average_precision", _average_precision, True, _SHARE, _TWO, _score_ends(intervals.average_precision)
-    ),
-    Metric(
-        "log_loss",
-        _log_loss,
-        False,
-        (0.0, np.inf),
-        interval=_mean_ends(_log_losses),
-        per_example=_log_losses,
-    ),
-    Metric("brier", _brier, False, _SHARE, interval=_mean_ends(_squares), per_example=_squares),
-    Metric(
-        "recall",
-        _recall,
-        True,
-        _SHARE,
-        _TWO,
-        lambda found, level: _share_ends(found.predicted_positive[found.hits == 1], level),
-    ),
-    Metric(
-        "precision",
-        _precision,
-        True,
-        _SHARE,
-        _TWO,
-        lambda found, level: _share_ends(found.hits[found.predicted_positive == 1], level),
-    ),
+    Metric("auc", _auc, True, _SHARE, _TWO, _auc_ends),
+    _loss("log_loss", _log_losses, np.inf),
+    _loss("brier", _squares, 1.0),
+    _share("recall", _recalled, tasks=_TWO),
+    _share("precision", _precise, tasks=_TWO),
     Metric("calibration", _calibration, False, _SHARE, _TWO, _calibration_ends),
 )
 METRICS = {metric.name: metric for metric in _TABLE}

@@ -41,7 +41,7 @@ def task_of(class_names: Sequence[str]) -> str:
 @final
 @dataclass(frozen=True)
 class Decision:
-    """Which of two classes is the positive one, and from which predicted risk on a model predicts it.
+    """The positive one of two classes, and the predicted risk from which on a model predicts it.
 
     Attributes:
         positive: its name; None: `positive_by_name`.
@@ -69,9 +69,9 @@ class Decision:
         """
         if len(class_names) != 2:
             if (self.positive, self.threshold) != (None, None):
-                given = f"positive={self.positive!r}" if self.positive else f"threshold={self.threshold:g}"
+                choice = f"positive={self.positive!r}" if self.positive else f"threshold={self.threshold:g}"
                 raise SettingError(
-                    f"{given} is for two classes, and there are {len(class_names)}: "
+                    f"{choice} is for two classes, and there are {len(class_names)}: "
                     f"{', '.join(class_names)}. Leave it out.",
                     field="positive" if self.positive else "threshold",
                 )
@@ -121,8 +121,8 @@ class Predictions:
         positive: index of the positive class; None unless there are two classes.
         threshold: see `Decision`.
 
-    >>> found = Predictions(np.array([0, 1]), np.array([[0.9, 0.1], [0.7, 0.3]]), ("no", "yes"), 1, 0.2)
-    >>> found.predicted.tolist(), found.risks.tolist(), found.hits.tolist()
+    >>> predictions = Predictions(np.array([0, 1]), np.array([[0.9, 0.1], [0.7, 0.3]]), ("no", "yes"), 1, 0.2)
+    >>> predictions.predicted.tolist(), predictions.risks.tolist(), predictions.hits.tolist()
     ([0, 1], [0.1, 0.3], [0, 1])
     """
 

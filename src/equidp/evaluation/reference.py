@@ -44,8 +44,8 @@ def reference(
         SettingError: the inputs are not those of a table.
 
     >>> from equidp.data import open_source
-    >>> found = reference(open_source("adult").split(0))  # doctest: +SKIP
-    >>> {name: round(value.value, 2) for name, value in found.items()}  # doctest: +SKIP
+    >>> values = reference(open_source("adult").split(0))  # doctest: +SKIP
+    >>> {name: round(each.value, 2) for name, each in values.items()}  # doctest: +SKIP
     {'logistic regression': 0.9, 'boosted trees': 0.92}
     """
     if len(split.train.input_shape) != 1 or not split.train.one_tensor.is_floating_point():
@@ -56,7 +56,7 @@ def reference(
         )
     metric = metric or METRICS["auc" if split.test.num_classes == 2 else "accuracy"]
     rows, targets, weights = single_rows(split.train)
-    test, left = split.test, SmallCells.of(split.test).left_in(split.test)
+    test, left = split.test, SmallCells.of(split.test).shown_in(split.test)
     shown = test.one_tensor.cpu().numpy()[left]
     size = float(np.sqrt(np.square(rows[rows != 0], dtype=np.float64).mean())) if rows.any() else 1.0
     logistic = LogisticRegression(max_iter=1000).fit(rows / size, targets, sample_weight=weights)
@@ -65,7 +65,7 @@ def reference(
         "logistic regression": (logistic.classes_, logistic.predict_proba(shown / size)),
         "boosted trees": (trees.classes_, trees.predict_proba(shown)),
     }
-    found = {}
+    values = {}
     for name, (classes, probabilities) in shares.items():
         every = np.zeros((len(shown), test.num_classes))
         every[:, classes] = probabilities
@@ -76,8 +76,8 @@ def reference(
             decision.index(test.class_names),
             decision.threshold,
         )
-        found[name] = measure_with_interval(metric, predicted, _LEVEL)
-    return found
+        values[name] = measure_with_interval(metric, predicted, _LEVEL)
+    return values
 
 
 def single_rows(train: GroupedDataset) -> tuple[Floats, Codes, Floats | None]:
@@ -87,21 +87,15 @@ def single_rows(train: GroupedDataset) -> tuple[Floats, Codes, Floats | None]:
         inputs, targets, weights = by_row((inputs, targets, weights))
         present = weights > 0
         inputs, targets, weights = inputs[present], targets[present], weights[present]
-    own = None if weights is None else weights.to(torch.float64).cpu().numpy()
-    return inputs.cpu().numpy(), targets.cpu().numpy(), own
+    shares = None if weights is None else weights.to(torch.float64).cpu().numpy()
+    return inputs.cpu().numpy(), targets.cpu().numpy(), shares
 
 
 def fit_trees(rows: Floats, targets: Codes, weights: Any, *, seed: int) -> HistGradientBoostingClassifier:
     """Return gradient-boosted trees, scikit-learn's `HistGradientBoostingClassifier`.
 
     A tenth of the rows is held out, and trees are added until its loss no longer falls; with fewer than 20
-    rows of a class there are 100 trees.
-
-    Args:
-        rows: inputs, [n, d].
-        targets: classes, [n].
-        weights: of the rows, [n]; None: 1 each.
-        seed: of the rows that are held out.
+    rows of a class there are 100 trees. Arguments are as of `single_rows`; `seed` draws the rows held out.
     """
     stops = int(np.bincount(targets)[np.unique(targets)].min()) >= FEWEST_TO_STOP_BY
     trees = HistGradientBoostingClassifier(

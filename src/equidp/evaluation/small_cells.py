@@ -55,10 +55,6 @@ class SmallCells:
         """Names of the groups that are left out, of all groupings."""
         return tuple(name for names in self.by_grouping.values() for name in names)
 
-    def hides(self, grouping: str, group: str) -> bool:
-        """Return whether a group is left out."""
-        return group in self.by_grouping.get(grouping, ())
-
     @classmethod
     def of(cls, test: GroupedDataset) -> SmallCells:
         """Return those of a test set of single rows; people are counted once, whatever their rows."""
@@ -86,11 +82,11 @@ class SmallCells:
             if left.sum() == before and not any(
                 np.isin(each.codes[left], list(out)).any() for each, out in zip(shown, hidden, strict=True)
             ):
-                given = _given_away(shown, test.groups.numpy(), targets, people, left)
-                if not given:
+                told = _given_away(shown, test.groups.numpy(), targets, people, left)
+                if not told:
                     break
-                combinations |= given
-                left &= ~np.isin(test.groups.numpy(), list(given))
+                combinations |= told
+                left &= ~np.isin(test.groups.numpy(), list(told))
         of_classes = _count_people(targets[left], people[left], test.num_classes)
         return cls(
             {
@@ -103,15 +99,15 @@ class SmallCells:
             count_people(people[left]) < FEWEST or (two and min(of_classes) < FEWEST),
         )
 
-    def left_in(self, test: GroupedDataset) -> Bools:
+    def shown_in(self, test: GroupedDataset) -> Bools:
         """Return which examples of the test set count in metrics for others, [n]."""
-        kept = np.full(len(test), not self.everything)
+        left = np.full(len(test), not self.everything)
         for each in test.shown_groupings:
             hidden = [each.groups.index(name) for name in self.by_grouping.get(each.name, ())]
-            kept &= ~np.isin(each.codes(test.groups).numpy(), hidden)
-        kept &= ~np.isin(test.groups.numpy(), [test.group_names.index(name) for name in self.combinations])
-        kept &= ~np.isin(test.targets.numpy(), [test.class_names.index(name) for name in self.classes])
-        return kept
+            left &= ~np.isin(each.codes(test.groups).numpy(), hidden)
+        left &= ~np.isin(test.groups.numpy(), [test.group_names.index(name) for name in self.combinations])
+        left &= ~np.isin(test.targets.numpy(), [test.class_names.index(name) for name in self.classes])
+        return left
 
 
 @dataclass(frozen=True)
@@ -139,7 +135,7 @@ def _given_away(
     By class, it looks for sums and differences of the groups' numbers that are about combinations of few
     people alone, about some of them once and about others not at all, and about fewer than `FEWEST` together.
     """
-    found = set[int]()
+    told = set[int]()
     for code in np.unique(targets[left]) if len(shown) > 1 else ():
         rows = np.flatnonzero(left & (targets == code))
         occurring, first, place = np.unique(labels[rows], return_index=True, return_inverse=True)
@@ -163,8 +159,8 @@ def _given_away(
             ],
         )
         if result.x is not None:
-            found |= set(occurring[result.x[: len(sizes)] > 0.5].tolist())
-    return found
+            told |= set(occurring[result.x[: len(sizes)] > 0.5].tolist())
+    return told
 
 
 def few_people_groups(test: GroupedDataset) -> set[str]:

@@ -1,4 +1,4 @@
-"""Model card: what is predicted, what is guaranteed, what it does to each group, and how to check it."""
+"""Model card: purpose of a model, its guarantee, its metrics by group, and how to check them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ from typing import Any, final
 from equidp._files import check_writable, write_whole
 from equidp._provenance import kernel_digest, values_digest, versions, weights_digest
 from equidp._validate import checked_path, unknown_name
-from equidp.accounting.planned import COUNTS, PREPROCESSING, costliest_mechanism, default_delta
+from equidp.accounting.planned import costliest_mechanism, default_delta
 from equidp.accounting.risk import value_names
 from equidp.advice.chosen_plan import DEFAULT, SettingRow
 from equidp.data.dataset import GroupedDataset
-from equidp.data.shared_rows import RowDigests
-from equidp.data.views import Views
 from equidp.display import Column, Noted, Table, shown_epsilon
 from equidp.errors import DataError, SettingError, count_text
 from equidp.evaluation.effects import Effect
@@ -47,11 +45,11 @@ from equidp.report.guarantee import (
     guarantee_sentences,
     owner_sentence,
     per_thousand,
+    release_text,
     replacement_text,
     risk_sentence,
 )
 from equidp.report.plan import plan_table
-from equidp.report.review import files_to_review
 from equidp.training.initial_weights import FRESH, count_trained_on
 from equidp.training.run import Run, RunFacts
 
@@ -72,15 +70,12 @@ _RANDOMNESS = {
     "SystemRandomness": "the operating system",
     "SeededRandomness": "a seed: for research only",
 }
-_SIZES_HIDDEN = (
-    "The number of training examples of each group is not shown: the guarantee would not cover it."
-)
 
 
 @final
 @dataclass(frozen=True)
 class CardContent:
-    """What a card says about its run.
+    """Content of a card beside the run itself.
 
     Attributes:
         title: what is predicted.
@@ -91,12 +86,11 @@ class CardContent:
         remarks: paragraphs of theirs.
         columns: facts about the columns and the test examples, by name.
         settings: further settings, by name.
-        released: individual privacy that was released, by name. It cost privacy, so the run must count it.
+        released: individual privacy that the run released, by name.
         too_noisy: groups whose released values are hidden by their noise.
         group_risks: by group, `Risk.values_by_name` of `IndividualReport.group_risks`.
-        together: sentence on what all runs in the ledger have spent.
-        hashes: checksum of the weights' file by what it is of; empty: of the weights in memory.
-        audited: source files behind the guarantee of releases, by name.
+        together: sentence on the spending of all runs in the ledger.
+        hashes: checksum of the weights' file by its name; empty: of the weights in memory.
         plan: every setting with its origin; empty: the card lists the settings of the run.
         effects: of the columns of a table.
         dates: names of the columns that hold days since 1 January 2000.
@@ -115,7 +109,6 @@ class CardContent:
     group_risks: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     together: str = ""
     hashes: Mapping[str, str] = field(default_factory=dict)
-    audited: Mapping[str, Sequence[str]] = field(default_factory=dict)
     plan: Sequence[SettingRow] = ()
     effects: Sequence[Effect] = ()
     dates: Sequence[str] = ()
@@ -130,10 +123,8 @@ def write_card(
     title: str = "",
     notes: Sequence[str] = (),
     statements: Mapping[str, object] | None = None,
-    released: Mapping[str, float] | None = None,
-    group_risks: Mapping[str, Mapping[str, float]] | None = None,
 ) -> None:
-    """Write the model card of a run: what the model is, what it guarantees, and what it does to each group.
+    """Write the model card of a run: its purpose, its guarantee, and its metrics by group.
 
     Args:
         run: from `Trainer.fit` or `Trainer.run`.
@@ -145,15 +136,11 @@ def write_card(
         notes: sentences on how the data was prepared, and what epsilon does not cover (`DataSplit.notes`).
         statements: of the people who answer for the model: intended_use, not_intended_for, group_reason,
             group_deletion, contact, review_date or runs_tried. The card names those that are missing.
-        released: individual privacy that was released, by name, such as the mean of
-            `IndividualReport.release_mean`. It cost privacy, so take the run after it: `trainer.run()`.
-        group_risks: by group, `Risk.values_by_name` of `IndividualReport.group_risks`.
 
     Raises:
-        SettingError: another ending, a path that cannot be written, an unknown statement, releases that the
-            run does not count, or risks of groups that it does not have.
+        SettingError: another ending, a path that cannot be written, or an unknown statement.
         DataError: the test set is no GroupedDataset, has other classes than the training data, or shares
-            rows with it.
+            rows with it, or the evaluation is of another model.
 
     Example:
         >>> import equidp, torch
@@ -172,18 +159,8 @@ def write_card(
     """
     if test is not None:
         run.check_test(test)
-        _check_held_out(run, test.row_digests, "test")
-        if evaluation is None:
-            evaluation = evaluate(run.model, test)
-    content = CardContent(
-        title=title,
-        data=data,
-        evaluation=evaluation,
-        notes=notes,
-        statements=statements or {},
-        released=released or {},
-        group_risks=group_risks or {},
-    )
+        evaluation = evaluation or evaluate(run.model, test)
+    content = CardContent(title, data, evaluation, notes, statements or {})
     write_content(run, content, *paths)
 
 
@@ -197,53 +174,72 @@ def write_content(run: Run, content: CardContent, *paths: str | os.PathLike[str]
                 field="path",
             )
         check_writable(target)
-    _check_content(run, content)
-    found = None if content.evaluation is None else content.evaluation.withholding()
-    document = _document(run, replace(content, evaluation=found))
+    for name in content.statements:
+        if name not in STATEMENTS:
+            raise unknown_name("statement", name, STATEMENTS)
+    evaluation = content.evaluation
+    if evaluation is not None:
+        _check_evaluation(run, evaluation)
+        content = replace(content, evaluation=evaluation.withholding())
+    document = _document(run, content)
     for target in targets:
         page = target.suffix.lower() == ".html"
-        text = document.to_html() if page else _front_matter(found, run) + document.to_markdown()
+        text = document.to_html() if page else _front_matter(evaluation, run) + document.to_markdown()
         write_whole(target, text)
+
+
+def _check_evaluation(run: Run, evaluation: Evaluation) -> None:
+    """Refuse another model's evaluation, and metrics of training examples, which are exact."""
+    if evaluation.weights and evaluation.weights != values_digest(run.model):
+        raise DataError(
+            "the evaluation is of other weights than the run's: of another model, or of this one before it "
+            "was trained further. Evaluate the run's model, or give its test set.",
+            field="evaluation",
+        )
+    rows = evaluation.rows
+    if rows is not None and math.isfinite(run.epsilon()) and (trained := count_trained_on(run.model, rows)):
+        raise DataError(
+            f"the model was trained on {trained:,} of the {len(rows):,} test rows. Metrics of training "
+            "examples are exact, which epsilon does not cover, and a card is for sharing. Give examples that "
+            "were held out.",
+            field="test",
+        )
 
 
 def _document(run: Run, content: CardContent) -> Document:
     """Return the card as blocks; metrics of few people are withheld already."""
-    guarantee, found, facts = Guarantee.of(run), content.evaluation, run.facts
+    guarantee, evaluation, facts = Guarantee.of(run), content.evaluation, run.facts
+    positive = "" if evaluation is None else evaluation.positive
     title = content.title or (f"Model card: {content.data}" if content.data else "Model card")
-    made = f"Model card, written {datetime.now(UTC):%Y-%m-%d} by equidp {versions()['equidp']}."
+    written = f"Model card, written {datetime.now(UTC):%Y-%m-%d} by equidp {versions()['equidp']}."
     return Document(
         title,
         [
-            Paragraph(made, small=True),
-            _tiles(guarantee, found),
-            Paragraph(summary_sentence(found)),
+            Paragraph(written, small=True),
+            _tiles(guarantee, evaluation),
+            Paragraph(summary_sentence(evaluation)),
             _guarantee_box(run, guarantee, content.together),
             *_statements(content),
-            *evaluation_blocks(found, facts),
-            *_privacy_by_group(guarantee, content),
-            *effect_blocks(
-                content.effects, facts.classes, "" if found is None else found.positive, content.dates
-            ),
+            *evaluation_blocks(evaluation, facts),
+            *_privacy_by_group(content),
+            *effect_blocks(content.effects, facts.classes, positive, content.dates),
             *_data(run, guarantee, content),
-            *_numbers(run, guarantee, content),
+            *_numbers(run, guarantee),
             *_settings(run, content),
         ],
     )
 
 
-def _tiles(guarantee: Guarantee, found: Evaluation | None) -> Tiles:
+def _tiles(guarantee: Guarantee, evaluation: Evaluation | None) -> Tiles:
     """The three figures that a reader looks for first."""
-    each = "each training example" if guarantee.unit == "example" else "each person"
+    spent = Tile("none", "privacy guarantee", "trained without noise")
     if guarantee.private:
-        spent = Tile(
-            f"{shown_epsilon(guarantee.epsilon):g}", f"epsilon, at delta {guarantee.delta:g}", f"for {each}"
-        )
-    else:
-        spent = Tile("none", "privacy guarantee", "trained without noise")
-    tiles = [spent, metric_tile(found)]
+        each = "each training example" if guarantee.unit == "example" else "each person"
+        epsilon = f"{shown_epsilon(guarantee.epsilon):g}"
+        spent = Tile(epsilon, f"epsilon, at delta {guarantee.delta:g}", f"for {each}")
+    tiles = [spent, metric_tile(evaluation)]
     if guarantee.examples is not None:
-        who = "people" if guarantee.unit == "person" else "examples"
-        tiles.append(Tile(f"{guarantee.examples:,}", f"{who} trained on", ""))
+        tiles.append(Tile(f"{guarantee.examples:,}", f"{guarantee.units} trained on"))
     return Tiles(tiles)
 
 
@@ -257,7 +253,7 @@ def _guarantee_box(run: Run, guarantee: Guarantee, together: str) -> Callout:
 
 
 def _statements(content: CardContent) -> Iterator[Block]:
-    """What the people who answer for the model say, and which statements are missing."""
+    """Statements of the people who answer for the model, and which are missing."""
     stated = {
         label: str(value)
         for name, label in STATEMENTS.items()
@@ -277,15 +273,12 @@ def _statements(content: CardContent) -> Iterator[Block]:
         yield Paragraph(f"Not stated: {', '.join(missing)}.", small=True)
 
 
-def _privacy_by_group(guarantee: Guarantee, content: CardContent) -> Iterator[Block]:
-    """Attack risk of each group, beside its metrics, and released values; nothing where none differ."""
+def _privacy_by_group(content: CardContent) -> Iterator[Block]:
+    """Attack risk of each group, and released values; nothing where there are none."""
     risks, released = content.group_risks, content.released
-    if not (risks or released or content.too_noisy or guarantee.by_group):
+    if not (risks or released or content.too_noisy):
         return
     yield Heading("Privacy by group")
-    if guarantee.by_group:
-        columns = [Column("group", "name"), Column("epsilon at most", show=upper)]
-        yield Table(columns, [*guarantee.by_group.items()])
     if len({tuple(values.items()) for values in risks.values()}) == 1:
         low, high, advantage = (next(iter(risks.values()))[name] for name in _RISKS)
         yield Paragraph(
@@ -309,35 +302,38 @@ def _privacy_by_group(guarantee: Guarantee, content: CardContent) -> Iterator[Bl
 
 
 def _data(run: Run, guarantee: Guarantee, content: CardContent) -> list[Block]:
-    """What was trained on, and what no epsilon was charged for."""
+    """The training data, and what epsilon was not charged for."""
     facts = {
         "data": content.data,
         "groups": "; ".join(run.facts.groups),
         "classes": "; ".join(run.facts.classes),
         **content.columns,
     }
-    exclusions = [EXCLUSIONS[name] for name in guarantee.exclusions]
     return [
         Heading("Data, and what epsilon does not cover"),
         Facts(facts_table({name: value for name, value in facts.items() if value})),
-        Listing([*content.notes, owner_sentence(guarantee, run), *exclusions, _SIZES_HIDDEN]),
+        Listing(
+            [
+                *content.notes,
+                owner_sentence(guarantee, run),
+                *(EXCLUSIONS[name] for name in guarantee.exclusions),
+                "The number of training examples of each group is not shown: no epsilon was charged for it.",
+            ]
+        ),
     ]
 
 
-def _numbers(run: Run, guarantee: Guarantee, content: CardContent) -> Iterator[Block]:
-    """Parameters of the guarantee, code that recomputes epsilon, and files that an auditor reads."""
+def _numbers(run: Run, guarantee: Guarantee) -> Iterator[Block]:
+    """Parameters of the guarantee, and code that recomputes epsilon."""
     yield Heading("For reviewers: the guarantee in numbers")
     yield Facts(facts_table(_parameters(run, guarantee), "parameter"))
+    yield Paragraph(
+        "docs/guarantees.md of equidp states the guarantee with its assumptions, and the files of each kind "
+        "of run that hold it."
+    )
     if guarantee.private:
         yield Paragraph("To recompute epsilon with dp-accounting alone:")
         yield Code(_recomputing_code(run))
-    paid = [event.name for event, _ in run.entries if event.name != STEP]
-    yield Paragraph(
-        f"The guarantee rests on these files of src/equidp/ in version {versions()['equidp']}; "
-        "docs/guarantees.md lists the assumptions behind them."
-    )
-    yield Facts(facts_table(files_to_review(run, paid, further=content.audited), "for", "files"))
-    if guarantee.private:
         yield Callout(
             [
                 Heading("For an expert determination under HIPAA, 45 CFR 164.514(b)(1)", 3),
@@ -371,62 +367,13 @@ def _settings(run: Run, content: CardContent) -> Iterator[Block]:
     )
 
 
-def _front_matter(found: Evaluation | None, run: Run) -> str:
+def _front_matter(evaluation: Evaluation | None, run: Run) -> str:
     """Return YAML that hosts of models, such as Hugging Face, read; the publisher sets the licence."""
     private = math.isfinite(run.epsilon())
     tags = ["- pytorch", "- fairness", *(["- differential-privacy"] if private else [])]
-    metrics = [] if found is None else ["metrics:", f"- {json.dumps(found.metric.name)}"]
+    metrics = [] if evaluation is None else ["metrics:", f"- {json.dumps(evaluation.metric.name)}"]
     lines = ["license: unknown", "library_name: equidp", "tags:", *tags, *metrics]
     return "\n".join(["---", *lines, "---", "", ""])
-
-
-def _check_content(run: Run, content: CardContent) -> None:
-    """Refuse another model's evaluation, unknown statements, releases not paid for, and unknown groups."""
-    if (evaluation := content.evaluation) is not None:
-        if evaluation.weights and evaluation.weights != values_digest(run.model):
-            raise DataError(
-                "the evaluation is of other weights than the run's: of another model, or of this one before "
-                "it was trained further. Evaluate the run's model, or give its test set.",
-                field="evaluation",
-            )
-        _check_held_out(run, evaluation.rows, "evaluation")
-    for name in content.statements:
-        if name not in STATEMENTS:
-            raise unknown_name("statement", name, STATEMENTS)
-    if content.released:
-        _check_paid_for(content.released, run)
-    for name, values in content.group_risks.items():
-        if run.facts.groups and name not in run.facts.groups:
-            raise unknown_name("group", name, run.facts.groups)
-        if not isinstance(values, Mapping) or {*values} != {*_RISKS}:
-            raise SettingError(
-                f"group_risks of {name!r} are {values!r}; expected {', '.join(_RISKS)}: "
-                "risk.values_by_name() of IndividualReport.group_risks().",
-                field="group_risks",
-            )
-
-
-def _check_held_out(run: Run, rows: RowDigests | None, field: str) -> None:
-    """Refuse metrics of training examples, which are exact."""
-    if rows is None or math.isinf(run.epsilon()):
-        return
-    if trained := count_trained_on(run.model, rows):
-        raise DataError(
-            f"{field}: the model was trained on {trained:,} of its {len(rows):,} rows. Metrics of training "
-            "examples are exact, which epsilon does not cover, and a card is for sharing. Give examples that "
-            "were held out.",
-            field=field,
-        )
-
-
-def _check_paid_for(released: Mapping[str, float | Noted], run: Run) -> None:
-    """Check that the run counts a release other than its steps, at sample rate 1, and of the right kind."""
-    others = (STEP, PREPROCESSING, COUNTS)
-    if not any(event.rate == 1 and event.name not in others for event, _ in run.spent):
-        raise SettingError(
-            f"released={dict(released)}; expected a run that counts this release, and this one was made "
-            "before it. Write the card of trainer.run()."
-        )
 
 
 def _run_settings(facts: RunFacts, *, with_plan: bool) -> dict[str, Any]:
@@ -435,8 +382,6 @@ def _run_settings(facts: RunFacts, *, with_plan: bool) -> dict[str, Any]:
         "gradient engine": facts.engine,
         "randomness": _RANDOMNESS.get(facts.randomness, f"given to the trainer: {facts.randomness}"),
     }
-    if facts.views != Views():
-        settings["views of each image"] = f"{facts.views.count}, by {facts.views.augmentation}"
     if with_plan:
         labelled = {each.metadata["label"]: each.name for each in fields(facts) if "label" in each.metadata}
         of_run = {label: getattr(facts, name) for label, name in labelled.items()}
@@ -467,9 +412,7 @@ def _parameters(run: Run, guarantee: Guarantee) -> list[tuple[str, str]]:
     if guarantee.private:
         others = [name for name in ("pld", "rdp") if name != run.accountant]
         rows += [(f"epsilon by {name}", f"{epsilon(run.entries, run.delta, name):.6g}") for name in others]
-    for event, steps in guarantee.releases:
-        release = f"{count_text(steps, 'release')} of {event.name}"
-        rows.append((count_text(steps, STEP) if event.name == STEP else release, str(event)))
+    rows += [(release_text(event, count), str(event)) for event, count in guarantee.releases]
     return rows
 
 

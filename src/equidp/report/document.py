@@ -5,14 +5,18 @@ Content is built once; both formats say the same words.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import assert_never, final
+from typing import Any, NamedTuple, assert_never, final
 
-from markupsafe import Markup
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from equidp.display import Table, markdown_text
-from equidp.report.render import Drawn, figure_element, filled, table_element, unbroken
+
+_MOST_COLUMNS = 3
+"""Columns of a table that fit on a phone."""
 
 
 @final
@@ -92,6 +96,14 @@ class Tiles:
     tiles: Sequence[Tile]
 
 
+class Drawn(NamedTuple):
+    """Plot as an SVG element, with its title and caption; Markdown leaves it out."""
+
+    title: str
+    caption: str
+    svg: str
+
+
 @final
 @dataclass(frozen=True)
 class Callout:
@@ -102,7 +114,7 @@ class Callout:
 
 
 Block = Heading | Paragraph | Listing | Code | Table | Facts | Drawn | Tiles | Callout
-"""Block of a document. Markdown leaves out figures (`Drawn`): their numbers are in tables too."""
+"""Block of a document."""
 
 
 @final
@@ -143,6 +155,49 @@ class Document:
 def paragraphs(texts: Iterable[str], *, small: bool = False) -> list[Paragraph]:
     """Return a paragraph for each text."""
     return [Paragraph(text, small) for text in texts]
+
+
+def filled(template: str, package: str = "equidp.report", **values: Any) -> str:
+    """Fill in an HTML template, which may call `table_element` and `figure_element`; texts are escaped.
+
+    Args:
+        template: name of a file in the folder `templates` of the package, or of equidp.report, whose parts
+            (base.css, print.css) it may include.
+        package: import path of the template's package.
+        values: of the template's names.
+    """
+    environment = Environment(
+        loader=ChoiceLoader([PackageLoader(package), PackageLoader("equidp.report")]),
+        autoescape=True,
+        finalize=unbroken,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals |= {"table_element": table_element, "figure_element": figure_element}
+    return environment.get_template(template).render(values)
+
+
+def unbroken(value: object) -> object:
+    """HTML in which no line ends within a number such as 1e-05; texts are escaped, other values stay."""
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return value
+    return _unbroken_html(escape(value))
+
+
+def _unbroken_html(html: Markup) -> Markup:
+    return Markup(re.sub(r"\b\d+(\.\d+)?e-\d+", r'<span class="whole">\g<0></span>', str(html)))
+
+
+def table_element(table: Table, heads: bool = True) -> Markup:
+    """Element of a table, whose rows become cards on a narrow screen; `heads`: as `Table.to_html` has it."""
+    kind = " facts" if not heads else " many" if len(table.columns) > _MOST_COLUMNS else ""
+    return Markup('<div class="scroll{}">{}</div>').format(kind, _unbroken_html(table.to_html(heads=heads)))
+
+
+def figure_element(plot: Drawn) -> Markup:
+    """Element of a figure."""
+    return Markup('<div role="img" aria-label="{}">{}</div>').format(plot.title, Markup(plot.svg))
 
 
 def _joined_html(blocks: Sequence[Block]) -> Markup:

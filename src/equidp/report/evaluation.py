@@ -1,15 +1,15 @@
-"""Evaluation of one model by group: blocks of a card, and sentences on what metrics hide and withhold."""
+"""Evaluation of one model by group: the verdict on it, and blocks of a card."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from equidp._extras import require_extra
 from equidp.data.dataset import ALL
-from equidp.display import Cell, Column, Interval, Table, points
+from equidp.display import Column, Interval, Table, points
 from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.metrics import METRICS, Metric
 from equidp.evaluation.small_cells import FEWEST, SmallCells
@@ -21,65 +21,32 @@ with require_extra("tables"):
     import pandas as pd
 
 _MOST_RECALLS, _MOST_NAMED = 40, 4
-_INTERVALS = (
-    "Beside numbers: {level:.0%} intervals over the test examples{of_people}. They do not show the variation "
-    "between training runs, and people unlike the test examples may fare differently. Every metric is over "
-    "at least {fewest}{of_class}."
-)
 
 
-def shown_metric(found: Evaluation) -> Metric:
+def shown_metric(evaluation: Evaluation) -> Metric:
     """Return the metric that a reader should see first.
 
     It is that of the evaluation, but AUC in place of accuracy where one of two classes is rare or a threshold
     was given: a low threshold costs accuracy.
     """
-    if found.metric.name != "accuracy" or found.calibration.empty:
-        return found.metric
-    return METRICS["auc"] if found.threshold is not None or found.has_rare_class else found.metric
+    metric = evaluation.metric
+    if metric.name != "accuracy" or evaluation.calibration.empty:
+        return metric
+    return METRICS["auc"] if evaluation.threshold is not None or evaluation.has_rare_class else metric
 
 
-def values_of(found: Evaluation, metric: Metric) -> dict[str, Interval]:
-    """Return the metric of each group and of all examples, with its interval, where it is defined."""
-    rows = found.values[(found.values["metric"] == metric.name) & found.values["value"].notna()]
-    return {row.group: Interval(row.value, row.low, row.high) for row in rows.itertuples()}
+def values_of(evaluation: Evaluation, metric: Metric) -> dict[str, Interval]:
+    """Return the metric of each group and of all examples, with its interval; NaN where it is not defined."""
+    rows = evaluation.values[evaluation.values["metric"] == metric.name]
+    return dict(zip(rows["group"], _intervals(rows, "value", "low", "high"), strict=True))
 
 
-def metric_tile(found: Evaluation | None) -> Tile:
-    """Return the main metric over all test examples as a large figure."""
-    if found is None or found.groups.empty:
-        return Tile("–", "not evaluated", "")
-    metric = shown_metric(found)
-    value = values_of(found, metric).get(ALL, Interval(math.nan))
-    text, low, high = (metric_text(metric, each) for each in value)
-    between = "" if math.isnan(value.low) else f"{low} to {high}"
-    return Tile(f"{text}{'%' if metric.percent else ''}", metric.label, between)
+def _intervals(rows: pd.DataFrame, *names: str) -> list[Interval]:
+    return [Interval(*ends) for ends in rows[[*names]].to_numpy(dtype=float).tolist()]
 
 
-def summary_sentence(found: Evaluation | None) -> str:
-    """Return the head of a card in sentences: the main metric overall, and for whom it is low."""
-    if found is None:
-        return "No test set was given, so the card says nothing about accuracy."
-    if found.groups.empty:
-        return "The test set holds too few people, or too few of a class, to show metrics."
-    metric = shown_metric(found)
-    values = values_of(found, metric)
-    of_all = values.pop(ALL, Interval(math.nan))
-    tested = f"{found.groups.set_index('group').at[ALL, 'count']:,} test examples"
-    tested += "" if found.people is None else f" of {found.people:,} people"
-    sentences = [f"{capitalise(metric.label)} on {tested}: {interval_text(metric, of_all)}"]
-    ranked = sorted(values, key=lambda name: metric.sign * values[name].value)
-    if ranked and values[ranked[0]].value == values[ranked[-1]].value:
-        sentences[0] += ", the same in every group"
-    elif ranked:
-        worst, best = (f"{name}, {interval_text(metric, values[name])}" for name in (ranked[0], ranked[-1]))
-        sentences.append(f"Worst for group {worst}, best for {best}")
-    if by_chance := _no_better(found, metric, values):
-        than = "a coin" if metric.name == "auc" else "the most frequent class"
-        sentences.append(f"Not clearly better than {than} for {_names(by_chance)}")
-    if _says_nothing(found):
-        sentences.append(f"By {found.metric.label} the model is no better than one constant prediction")
-    return ". ".join(sentences) + "."
+def _cells(*columns: Sequence[Any] | pd.Series) -> list[list[Any]]:
+    return [list(row) for row in zip(*columns, strict=True)]
 
 
 def interval_text(metric: Metric, value: Interval) -> str:
@@ -93,225 +60,212 @@ def interval_text(metric: Metric, value: Interval) -> str:
     return f"{shown(value.value)}{sign}{between}"
 
 
-def _names(names: Sequence[str]) -> str:
+def names_text(names: Sequence[str]) -> str:
+    """Return the first few names in a list."""
     more = len(names) - _MOST_NAMED
-    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return "; ".join([*names[:_MOST_NAMED], *([f"and {more} more"] if more > 0 else [])])
 
 
-def _no_better(found: Evaluation, metric: Metric, values: Mapping[str, Interval]) -> list[str]:
-    """Groups for which the model is not clearly better than a prediction that knows nothing."""
-    chances = chances_of(found, metric)
-    return [name for name, value in values.items() if name in chances and value.low <= chances[name]]
+def verdict_clauses(evaluation: Evaluation, metric: Metric) -> list[str]:
+    """Return whether a model is better than a prediction that knows nothing, and for whom it is not good.
 
-
-def chances_of(found: Evaluation, metric: Metric) -> dict[str, float]:
-    """Return what a prediction that knows nothing reaches in each group and overall, where it is known."""
+    Args:
+        evaluation: of one example or more.
+        metric: to judge by.
+    """
+    of_all = values_of(evaluation, metric)[ALL]
+    useful, nothing, spots = evaluation.useful, "one constant prediction", evaluation.blind_spots
     if metric.name == "auc":
-        return dict.fromkeys(found.groups["group"], 0.5)
-    if metric.name != "accuracy" or found.recalls.empty:
+        useful, nothing = of_all.low > 0.5, "a coin (0.5)"
+    elif metric.name == "accuracy" and spots is not None:
+        nothing = f"always predicting {spots.constant_class!r} ({points(spots.constant_value)}%)"
+    worse, by_chance = [], []
+    for part in evaluation.by_grouping():
+        chances = _chances(part, metric)
+        for name, value in values_of(part, metric).items():
+            shown = f"{part.groupings[0]} {name}" if len(evaluation.groupings) > 1 else name
+            if name != ALL and (value.high < of_all.low if metric.sign > 0 else value.low > of_all.high):
+                worse.append(shown)
+            if name != ALL and useful and value.low <= chances.get(name, -math.inf):
+                by_chance.append(shown)
+    better, reached = "Better" if useful else "No better", interval_text(metric, of_all)
+    clauses = [f"{better} than {nothing}: {metric.label} {reached}"]
+    clauses += [f"Clearly worse for {names_text(worse)}"] if worse else []
+    if by_chance:
+        than = "a coin" if metric.name == "auc" else "the commonest class"
+        clauses.append(f"Not clearly better than {than} for {names_text(by_chance)}")
+    return clauses
+
+
+def _chances(evaluation: Evaluation, metric: Metric) -> dict[str, float]:
+    """The metric of a prediction that knows nothing, in each group where it is known."""
+    if metric.name == "auc":
+        return dict.fromkeys(evaluation.groups["group"], 0.5)
+    if metric.name != "accuracy" or evaluation.recalls.empty:
         return {}
-    counts = found.recalls.groupby("group")["count"]
+    counts = evaluation.recalls.groupby("group")["count"]
     return dict(counts.max() / counts.sum())
 
 
-def _says_nothing(found: Evaluation) -> bool:
-    """Return whether the model is no better than a constant prediction by a metric that should tell."""
-    low_threshold = found.threshold is not None and found.metric.name == "accuracy"
-    return not found.useful and not low_threshold
+def metric_tile(evaluation: Evaluation | None) -> Tile:
+    """Return the main metric over all test examples as a large figure."""
+    if evaluation is None or evaluation.groups.empty:
+        return Tile("–", "not evaluated", "")
+    metric = shown_metric(evaluation)
+    figure, _, ends = interval_text(metric, values_of(evaluation, metric)[ALL]).partition(" (")
+    return Tile(figure, metric.label, ends.rstrip(")"))
 
 
-def evaluation_blocks(found: Evaluation | None, facts: RunFacts) -> Iterator[Block]:
+def summary_sentence(evaluation: Evaluation | None) -> str:
+    """Return the head of a card in sentences: the verdict on the model."""
+    if evaluation is None:
+        return "No test set was given, so the card says nothing about accuracy."
+    if evaluation.groups.empty:
+        return "The test set holds too few people, or too few of a class, to show metrics."
+    people = "" if evaluation.people is None else f" of {evaluation.people:,} people"
+    tested = f"Tested on {evaluation.groups['count'].iloc[-1]:,} examples{people}"
+    return ". ".join([tested, *verdict_clauses(evaluation, shown_metric(evaluation))]) + "."
+
+
+def evaluation_blocks(evaluation: Evaluation | None, facts: RunFacts) -> Iterator[Block]:
     """Return metrics by group, one a table, and what they hide and withhold."""
     yield Heading("Evaluation by group")
-    if found is None:
+    if evaluation is None:
         yield Paragraph("No test set was given.")
         return
-    yield from paragraphs(withheld_sentences(found), small=True)
-    if not found.groups.empty:
-        for part in found.by_grouping():
+    yield from paragraphs(withheld_sentences(evaluation), small=True)
+    if not evaluation.groups.empty:
+        for part in evaluation.by_grouping():
             yield from _grouping_blocks(part)
-        of_people = "; the rows of one person are alike, so they are too narrow" if found.people else ""
-        fewest = f"{FEWEST} {'people' if found.people else 'test examples'}"
-        of_class = ", and as many of each class" if found.positive else ""
-        note = _INTERVALS.format(level=found.level, of_people=of_people, fewest=fewest, of_class=of_class)
-        yield from paragraphs([*measure_sentences(found), note], small=True)
-    yield from paragraphs([*blind_spot_sentences(found), *risk_sentences(found, facts)])
+        yield from paragraphs(_measure_sentences(evaluation), small=True)
+    yield from paragraphs([*blind_spot_sentences(evaluation), *risk_sentences(evaluation, facts)])
 
 
-def _grouping_blocks(found: Evaluation) -> Iterator[Block]:
+def _grouping_blocks(part: Evaluation) -> Iterator[Block]:
     """Tables of one way to group the test examples."""
-    name = found.groupings[0] or "group"
-    main = shown_metric(found)
-    metrics = [main, METRICS["accuracy"], *([] if found.calibration.empty else [METRICS["auc"]])]
-    for metric in dict.fromkeys(metrics):
-        if values := values_of(found, metric):
+    name = part.groupings[0] or "group"
+    group, count = Column(name, "name"), Column("test examples", show=whole_number)
+    binary = [METRICS["auc"]] if part.positive else []
+    for metric in dict.fromkeys([shown_metric(part), METRICS["accuracy"], *binary]):
+        rows = part.values[part.values["metric"] == metric.name]
+        if rows["value"].notna().any():
             yield Heading(f"{capitalise(metric.label)} by {name}", 3)
-            yield _metric_table(found, metric, values, name)
-    if not found.recalls.empty:
-        of_all = found.recalls["group"] == ALL
+            value = Column(metric.heading, show=partial(metric_text, metric), bar=metric.percent)
+            intervals = _intervals(rows, "value", "low", "high")
+            yield Table([group, count, value], _cells(rows["group"], rows["count"], intervals), total=ALL)
+    if not part.recalls.empty:
+        rows = part.recalls
+        rows = rows if len(rows) <= _MOST_RECALLS else rows[rows["group"] == ALL]
         yield Heading(f"Recall by {name}: share of each class's examples that the model finds", 3)
-        yield _recall_table(
-            found.recalls if len(found.recalls) <= _MOST_RECALLS else found.recalls[of_all], name
-        )
-    if not found.calibration.empty:
-        from equidp.report.plots.calibration import draw_calibration
-
-        if (drawn := draw_calibration(found)) is not None:
-            yield drawn
-        yield _calibration_table(found, name)
-    yield from paragraphs(gap_sentences(found))
-
-
-def _metric_table(found: Evaluation, metric: Metric, values: Mapping[str, Interval], name: str) -> Table:
-    columns = [
-        Column(name, "name"),
-        Column("test examples", show=whole_number),
-        Column(metric.heading, show=partial(metric_text, metric), bar=metric.percent),
-    ]
-    counts = found.groups.set_index("group")["count"]
-    rows: list[list[Cell]] = [
-        [str(group), int(count), values.get(str(group), "–")] for group, count in counts.items()
-    ]
-    return Table(columns, rows, total=ALL)
+        intervals = _intervals(rows, "recall", "recall_low", "recall_high")
+        columns = [group, Column("class", "name"), count, Column("recall, %", show=points, bar=True)]
+        cells = _cells(rows["group"], rows["class"], rows["count"], intervals)
+        yield Table(columns, cells, total=ALL)
+    if not part.calibration.empty:
+        rows = part.calibration
+        yield Heading(f"Predicted risk of {part.positive!r} beside what happened, by {name}", 3)
+        intervals = _intervals(rows, "observed", "observed_low", "observed_high")
+        columns = [group, *(Column(head, show=points) for head in ("predicted, %", "happened, %"))]
+        yield Table(columns, _cells(rows["group"], rows["mean_predicted"], intervals), total=ALL)
+    yield from paragraphs(gap_sentences(part))
 
 
-def _recall_table(rows: pd.DataFrame, name: str) -> Table:
-    columns = [
-        *(Column(head, "name") for head in (name, "class")),
-        Column("test examples", show=whole_number),
-        Column("recall, %", show=points, bar=True),
-    ]
-    cells = [
-        (str(row["group"]), str(row["class"]), row["count"], _interval(row, "recall"))
-        for row in rows.to_dict("records")
-    ]
-    return Table(columns, cells, total=ALL)
-
-
-def _calibration_table(found: Evaluation, name: str) -> Table:
-    columns = [
-        Column(name, "name"),
-        Column("predicted, %", show=points),
-        Column("happened, %", show=points),
-    ]
-    rows = [
-        (str(row["group"]), row["mean_predicted"], _interval(row, "observed"))
-        for row in found.calibration.to_dict("records")
-    ]
-    return Table(columns, rows, total=ALL)
-
-
-def reliability_table(found: Evaluation) -> Table:
-    """Return the table of mean predicted and observed risk, by group and predicted risk."""
-    columns = (
-        Column("group", "name"),
-        Column("risk, %"),
-        Column("test examples", show=whole_number),
-        Column("mean predicted risk, %", show=points),
-        Column("happened, %", show=points),
-    )
-    rows = [
-        (
-            str(row["group"]),
-            f"{points(row['risk_from'])} to {points(row['risk_to'])}",
-            row["count"],
-            row["mean_predicted"],
-            _interval(row, "observed"),
-        )
-        for row in found.reliability.to_dict("records")
-    ]
-    return Table(columns, rows, total=ALL)
-
-
-def _interval(row: Mapping[Any, Any], name: str) -> Interval:
-    return Interval(row[name], row[f"{name}_low"], row[f"{name}_high"])
-
-
-def measure_sentences(found: Evaluation) -> list[str]:
-    """Return what the positive class is, and the probability from which on it is predicted."""
-    if not found.positive:
-        return []
+def _measure_sentences(evaluation: Evaluation) -> list[str]:
+    """Sentences on the positive class and on the intervals."""
+    people, positive = evaluation.people, evaluation.positive
     where = (
         "if it is the more probable class"
-        if found.threshold is None
-        else f"from a probability of {found.threshold:.3g} on"
+        if evaluation.threshold is None
+        else f"from a probability of {evaluation.threshold:.3g} on"
     )
-    return [f"Positive class: {found.positive!r}, predicted {where}."]
+    alike = "" if people is None else "; the rows of one person are alike, so they are too narrow"
+    return [
+        *([f"Positive class: {positive!r}, predicted {where}."] if positive else []),
+        f"Beside numbers: {evaluation.level:.0%} intervals over the test examples{alike}. They do not show "
+        "the variation between training runs, and people unlike the test examples may fare differently. "
+        f"Every metric is over at least {FEWEST} {'test examples' if people is None else 'people'}"
+        f"{', and as many of each class' if positive else ''}.",
+    ]
 
 
-def withheld_sentences(found: Evaluation) -> list[str]:
+def withheld_sentences(evaluation: Evaluation) -> list[str]:
     """Return which groups and classes an evaluation withholds, and why."""
-    if found.small == SmallCells():
+    small, who = evaluation.small, "test examples" if evaluation.people is None else "people"
+    if small == SmallCells():
         return []
-    small, who = found.small, "test examples" if found.people is None else "people"
     if small.everything:
-        few = f"fewer than {FEWEST} {who}, or fewer than {FEWEST} of a class"
-        return [f"No metrics are shown: there are {few}."]
-    sentences = []
-    if small.groups:
-        sentences.append(
-            f"Left out of all metrics, including the totals: {'; '.join(small.groups)}. Each of these "
-            f"groups has fewer than {FEWEST} {who}, or fewer than {FEWEST} of a class."
-        )
-    if small.combinations:
-        sentences.append(f"Combinations left out in the same way: {'; '.join(small.combinations)}.")
-    if small.classes:
-        sentences.append(f"Classes left out in the same way: {'; '.join(small.classes)}.")
-    return sentences
+        return [
+            f"No metrics are shown: there are fewer than {FEWEST} {who}, or fewer than {FEWEST} of a class."
+        ]
+    combined = [f"combination {name}" for name in small.combinations]
+    names = [*small.groups, *combined, *(f"class {name}" for name in small.classes)]
+    return [
+        f"Left out of all metrics, including the totals: {'; '.join(names)}. Each has fewer than {FEWEST} "
+        f"{who}, or fewer than {FEWEST} of a class."
+    ]
 
 
-def gap_sentences(found: Evaluation) -> list[str]:
+def gap_sentences(evaluation: Evaluation) -> list[str]:
     """Return the fairness differences of an evaluation; none of a model that is uninformative."""
-    if _says_nothing(found):
+    if _says_nothing(evaluation):
         return []
-    texts = [f"{name.replace('_', ' ')}: {points(value)} points" for name, value in found.gaps.items()]
+    texts = [f"{name.replace('_', ' ')}: {points(value)} points" for name, value in evaluation.gaps.items()]
     return [f"{capitalise('; '.join(texts))}."] if texts else []
 
 
-def blind_spot_sentences(found: Evaluation) -> list[str]:
+def _says_nothing(evaluation: Evaluation) -> bool:
+    """True where a model is no better than a constant prediction by a metric that should tell."""
+    low_threshold = evaluation.threshold is not None and evaluation.metric.name == "accuracy"
+    return not evaluation.useful and not low_threshold
+
+
+def blind_spot_sentences(evaluation: Evaluation) -> list[str]:
     """Return what the metric of an evaluation hides; empty without examples."""
-    spots = found.blind_spots
+    spots = evaluation.blind_spots
     if spots is None:
         return []
-    sentences = [
-        f"Always predicting {spots.constant_class!r} would be correct for "
-        f"{points(spots.constant_value)}% of the test examples."
-    ]
+    sentences = []
+    if shown_metric(evaluation).name != "accuracy":
+        constant, share = spots.constant_class, points(spots.constant_value)
+        sentences.append(
+            f"Always predicting {constant!r} would be correct for {share}% of the test examples."
+        )
     if spots.never_predicted:
         names = ", ".join(map(repr, spots.never_predicted))
-        sentences.append(f"The model predicts {names} for none of them.")
-    if _says_nothing(found):
-        ranking = ""
-        if spots.ranking_auc is not None:
-            ranking = (
-                f" Its ranking is informative (AUC {spots.ranking_auc:.3f}): judge it by --metric auc, and "
-                f"predict {found.positive!r} from a lower probability on (--threshold)."
-            )
+        sentences.append(f"The model predicts {names} for no test example.")
+    if _says_nothing(evaluation):
         sentences.append(
-            f"By {found.metric.label} the model is no better than one constant prediction, so its metrics by "
-            f"group say nothing about fairness or privacy.{ranking}"
+            f"By {evaluation.metric.label} the model is no better than one constant prediction, so its "
+            "metrics by group say nothing about fairness or privacy."
+        )
+    if _says_nothing(evaluation) and spots.ranking_auc is not None:
+        sentences.append(
+            f"Its ranking is informative (AUC {spots.ranking_auc:.3f}): judge it by --metric auc, and "
+            f"predict {evaluation.positive!r} from a lower probability on (--threshold)."
         )
     return sentences
 
 
-def risk_sentences(found: Evaluation, facts: RunFacts) -> list[str]:
-    """Return where predicted probabilities are off, and what corrects them in this run; empty without any."""
-    if not found.risks_off:
+def risk_sentences(evaluation: Evaluation, facts: RunFacts) -> list[str]:
+    """Return where predicted risks are off, and what corrects them in this run; empty without any."""
+    table = evaluation.calibration
+    if table.empty or not table["off"].any():
         return []
+    rows = table[table["off"]]
+    furthest = (rows["mean_predicted"] - rows["observed"]).abs().sort_values(ascending=False).index
     texts = {
-        each.group: f"{points(each.predicted)}% predicted where {points(each.observed)}% happened"
-        for each in found.risks_off
+        row["group"]: f"{points(row['mean_predicted'])}% predicted where {points(row['observed'])}% happened"
+        for row in rows.loc[furthest].to_dict("records")
     }
     overall = [texts.pop(ALL)] if ALL in texts else []
-    named = [f"group {name}: {text}" for name, text in texts.items()][:_MOST_NAMED]
-    listed = "; ".join([*overall, *named])
+    listed = [*overall, *(f"group {name}: {text}" for name, text in [*texts.items()][:_MOST_NAMED])]
     clips = facts.policy is not None and facts.policy.private
     remedy = risk_remedy(weighs_classes=facts.class_weighted, clips=clips, overall=bool(overall))
-    return [f"Predicted risks of {found.positive!r} are off: {listed}. {remedy}"]
+    return [f"Predicted risks of {evaluation.positive!r} are off: {'; '.join(listed)}. {remedy}"]
 
 
 def risk_remedy(*, weighs_classes: bool, clips: bool, overall: bool) -> str:
-    """Return what shifts predicted probabilities in a run, and what corrects them.
+    """Return what shifts predicted risks in a run, and what corrects them.
 
     Args:
         weighs_classes: whether its losses are weighted by class.
@@ -334,16 +288,3 @@ def risk_remedy(*, weighs_classes: bool, clips: bool, overall: bool) -> str:
         "Over all test examples together they are not, so a correction that all groups share does not help. "
         "Inputs that distinguish these groups can, such as the group columns, if group_as_input is not set."
     )
-
-
-def split_noisy_means(
-    released: Sequence[Mapping[str, Any]], spent: float
-) -> tuple[list[Mapping[str, Any]], list[str]]:
-    """Return released means of groups with small noise, and the names of groups whose noise hides the mean.
-
-    Args:
-        released: group, mean and standard_error of each.
-        spent: epsilon of the run, which no mean can exceed; a standard error above half of it hides the mean.
-    """
-    clear = [row for row in released if row["standard_error"] <= spent / 2]
-    return clear, [str(row["group"]) for row in released if row["standard_error"] > spent / 2]

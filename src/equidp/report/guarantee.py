@@ -15,7 +15,7 @@ from equidp.accounting.rows import checked_rows, epsilon
 from equidp.display import shown_epsilon
 from equidp.errors import count_text
 from equidp.kernel.epsilon import ACCOUNTANTS, epsilon as epsilon_of
-from equidp.kernel.event import STEP, Entries, Event, EventCounts
+from equidp.kernel.event import STEP, Event, EventCounts
 from equidp.ledger.ledger import Ledger
 from equidp.ledger.renyi import renyi_code
 from equidp.report.format import upper
@@ -44,7 +44,7 @@ EXCLUSIONS = {
     "optimizer state": "Warning: the optimizer came with state of earlier steps, such as momentum. If raw "
     "gradients of this data are in it, the guarantee does not hold.",
 }
-"""What no epsilon was charged for, in sentences."""
+"""Name of an exclusion, for which no epsilon was charged -> its sentence."""
 _EVERY_RUN = ("other runs", "public facts", "test set", "second card", "rounding", "machine")
 
 LARGER_EPSILON = (
@@ -59,7 +59,7 @@ _STATED = re.compile(r"\bTraining was \(([0-9.e+-]+), ([0-9.e+-]+)\)-differentia
 @final
 @dataclass(frozen=True)
 class Guarantee:
-    """What a run guarantees.
+    """Guarantee of a run, as data.
 
     Attributes:
         epsilon: of all releases together; infinite where training had no noise.
@@ -97,7 +97,7 @@ class Guarantee:
 
         facts = run.facts
         differ = any(event.shares for event, _ in run.entries)
-        given = ("initial weights",) if facts.start.weights == GIVEN else ()
+        weights = ("initial weights",) if facts.start.weights == GIVEN else ()
         state = ("optimizer state",) if facts.start.optimizer_state else ()
         return cls(
             epsilon=run.epsilon(),
@@ -108,7 +108,7 @@ class Guarantee:
             rows=facts.rows,
             examples=facts.num_examples,
             releases=merge_entries(run.entries),
-            exclusions=(*_EVERY_RUN, *given, *state),
+            exclusions=(*_EVERY_RUN, *weights, *state),
         )
 
     @property
@@ -199,13 +199,11 @@ def _group_sentences(guarantee: Guarantee) -> list[str]:
     """Sentences on the epsilon of each group, and on what larger ones do; none for equal groups."""
     if not guarantee.by_group:
         return []
-    who, listed = (
-        guarantee.units,
-        ", ".join(f"{name} {upper(each)}" for name, each in guarantee.by_group.items()),
-    )
+    listed = ", ".join(f"{name} {upper(each)}" for name, each in guarantee.by_group.items())
     sentences = [
         f"By group, fixed before training, epsilon is at most: {listed}. It follows from the rate at which "
-        f"the group's {who} are drawn and from the bound on their gradients. Labels decide who is in a group."
+        f"the group's {guarantee.units} are drawn and from the bound on their gradients. Labels decide who "
+        "is in a group."
     ]
     if guarantee.unit == "person":
         sentences.append("A person with rows in several groups counts in the one with the largest rate.")
@@ -220,19 +218,19 @@ def epsilons_differ(epsilons: Iterable[float]) -> bool:
     >>> epsilons_differ([2.99, 3.0]), epsilons_differ([1.0, 3.0])
     (False, True)
     """
-    found = list(epsilons)
-    return max(found) > 1.02 * min(found)
+    values = list(epsilons)
+    return max(values) > 1.02 * min(values)
 
 
 def risk_sentence(risk: Risk, units: str) -> str:
     """Return the most that any attack on a run achieves; `units`: "people" or "examples"."""
-    found = "; ".join(
+    rates = "; ".join(
         f"one that wrongly names {1000 * rate:g} of them finds at most {per_thousand(share)} of 1,000 "
         f"{units} that were"
         for rate, share in zip(risk.false_positive_rates, risk.true_positive_rates, strict=True)
     )
     return (
-        f"Take any attack, and 1,000 {units} that were not in the data: {found}. The two rates differ by at "
+        f"Take any attack, and 1,000 {units} that were not in the data: {rates}. The two rates differ by at "
         f"most {upper(risk.advantage)}. These are bounds on all attacks, not the success of one."
     )
 
@@ -260,8 +258,8 @@ def replacement_text(guarantee: Guarantee) -> str:
     """Text on epsilon if one example or person is replaced by another."""
     if not guarantee.private:
         return "no guarantee"
-    found = replacement_epsilon(guarantee.releases, guarantee.delta, guarantee.accountant)
-    shown = f"epsilon at most {upper(found)}" if math.isfinite(found) else "no epsilon below 1,200 is known"
+    least = replacement_epsilon(guarantee.releases, guarantee.delta, guarantee.accountant)
+    shown = f"epsilon at most {upper(least)}" if math.isfinite(least) else "no epsilon below 1,200 is known"
     return f"{shown} at the same delta, as removing one and adding one"
 
 
@@ -286,12 +284,12 @@ def planned_sentences(planned: ResolvedPlan, rows_per_person: Sequence[int] = ()
         together = f"together {event.cost().noise:.6g}"
         noise += f" for gradients and {event.statistics_noise:.6g} for statistics, {together}"
     at = f"at delta {planned.delta:g}"
-    own = planned.epsilon_by_group("pld")
+    by_group = planned.epsilon_by_group("pld")
     return [
         f"{planned.steps:,} steps, each on a Poisson sample at rate {event.rate:.6g}; {noise}.",
         *(
             f"{_group_name(each.label)}: drawn at rate {each.rate:.6g}, {each.bound:.4g} of the "
-            f"bound; epsilon {_epsilon_text(own[each.label])} {at} (pld)"
+            f"bound; epsilon {_epsilon_text(by_group[each.label])} {at} (pld)"
             for each in event.shares
         ),
         *(f"epsilon {_epsilon_text(planned.epsilon(name))} {at} ({name})" for name in ACCOUNTANTS),
@@ -311,7 +309,7 @@ def epsilon_of_groups_text(epsilons: Mapping[str, float]) -> str:
     >>> epsilon_of_groups_text({"rare": 0.9991, "*": 2.9999})
     'group rare 0.9991, all other groups 2.9999'
     """
-    return ", ".join(f"{_group_name(name)} {_epsilon_text(found)}" for name, found in epsilons.items())
+    return ", ".join(f"{_group_name(name)} {_epsilon_text(each)}" for name, each in epsilons.items())
 
 
 def _group_name(name: str) -> str:
@@ -322,30 +320,36 @@ def _epsilon_text(value: float) -> str:
     return f"{value:.4f}" if value >= 0.1 else f"{value:.4g}"
 
 
-def ledger_lines(ledger: Ledger, delta: float | None = None) -> list[str]:
-    """Return lines on what each run in a ledger spent, what that adds up to, and how to check it.
+def release_text(event: Event, count: int) -> str:
+    """Text of how often a mechanism was released, such as "15 steps" or "1 release of class counts"."""
+    return (
+        count_text(count, STEP) if event.name == STEP else f"{count_text(count, 'release')} of {event.name}"
+    )
 
-    Args:
-        ledger: as `Ledger.read` returns it.
-        delta: at which epsilon is stated; None: that of the limit, or several.
-    """
-    one = "person" if ledger.unit == "people" else "example"
-    if delta is None and ledger.limit is not None:
-        delta = ledger.limit[1]
-    deltas = _LEDGER_DELTAS if delta is None else (delta,)
+
+def ledger_lines(ledger: Ledger) -> list[str]:
+    """Return lines on what each run in a ledger spent, what that adds up to, and how to check it."""
+    deltas = _LEDGER_DELTAS if ledger.limit is None else (ledger.limit[1],)
     lines = [f"{count_text(len(ledger.runs), 'run')} on {ledger.unit}."]
     for run in ledger.runs:
         entries = ledger.entries(run)
         lines += ["", f"Run {run}, up to the line with checksum {ledger.last_check(run)}:"]
-        lines += [_event_line(event, count, one) for event, count in entries]
-        for each in deltas:
-            lines.append(f"  By itself: epsilon {epsilon(entries, each):.6g} at delta {each:g}.")
-            if named := _ledger_epsilon_of_groups(entries, each):
-                lines.append(f"  By group: epsilon {epsilon_of_groups_text(named)}.")
-    lines.append("")
-    for each in deltas:
-        lines.append(f"Together: {together_text(ledger, each)}, whatever led from one run to the next.")
-    return [*lines, f"To check with dp_accounting: {renyi_code(ledger.entries(), ledger.order, deltas[0])}"]
+        lines += [f"  {release_text(event, count)}: {event}." for event, count in entries]
+        labels = {label: None for event, _ in entries for label in event.labels}
+        for delta in deltas:
+            lines.append(f"  By itself: epsilon {epsilon(entries, delta):.6g} at delta {delta:g}.")
+            if labels:
+                by_group = {label.name: epsilon_of(entries, delta, label=label) for label in labels}
+                lines.append(f"  By group: epsilon {epsilon_of_groups_text(by_group)}.")
+    together = [
+        f"Together: {together_text(ledger, each)}, whatever led from one run to the next." for each in deltas
+    ]
+    return [
+        *lines,
+        "",
+        *together,
+        f"To check with dp_accounting: {renyi_code(ledger.entries(), ledger.order, deltas[0])}",
+    ]
 
 
 def together_text(ledger: Ledger, delta: float) -> str:
@@ -365,26 +369,6 @@ def together_sentence(ledger: Ledger, delta: float, units: str) -> str:
         f"All {len(ledger.runs)} runs in its ledger so far have spent {together_text(ledger, delta)}. That "
         f"is what holds for {units} in the data of all of them. Runs outside the ledger are not known here."
     )
-
-
-def _event_line(event: Event, count: int, one: str) -> str:
-    if event.name != STEP:
-        times = count_text(count, "release")
-        return f"  {times} of {event.name}, of all {one}s at once, noise multiplier {event.noise:.6g}."
-    if event.shares:
-        return f"  {count_text(count, 'step')}, {event}."
-    noise = event.statistics_noise
-    statistics = "" if noise is None else f", {noise:.6g} for statistics"
-    return (
-        f"  {count_text(count, 'step')}, each {one} drawn with probability {event.rate:.6g}, noise "
-        f"multiplier {event.noise:.6g}{statistics}."
-    )
-
-
-def _ledger_epsilon_of_groups(entries: Entries, delta: float) -> dict[str, float]:
-    """Epsilon of an example of each group, by name; empty where groups do not differ."""
-    labels = {label: None for event, _ in entries for label in event.labels}
-    return {label.name: epsilon_of(entries, delta, label=label) for label in labels}
 
 
 def compared_sentences(epsilons: Mapping[str, float], delta: float) -> list[str]:

@@ -14,7 +14,6 @@ from equidp.comparison.sweep import BY_GROUP, EQUAL, PROTECTION, Kind, label_of
 from equidp.data.dataset import ALL
 from equidp.display import points
 from equidp.evaluation.baselines import Judgement
-from equidp.evaluation.calibration import RISKS_OFF
 from equidp.evaluation.costs import (
     EPSILON_OF_GROUP,
     EXCEEDS_TOLERANCE,
@@ -24,6 +23,7 @@ from equidp.evaluation.costs import (
     group_gaps,
     wilcoxon_table,
 )
+from equidp.evaluation.groups import RISKS_OFF
 from equidp.evaluation.intervals import mean_interval
 from equidp.evaluation.metrics import Metric
 from equidp.evaluation.small_cells import FEWEST

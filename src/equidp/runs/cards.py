@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
 from equidp.data import Recipe
 from equidp.display import Noted
-from equidp.errors import count_text
 from equidp.evaluation.effects import column_effects
 from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.predictions import has_diverged
 from equidp.ledger.ledger import Ledger
 from equidp.policies.methods import method_named
 from equidp.report.card import STATEMENTS, CardContent, write_content
-from equidp.report.evaluation import split_noisy_means
-from equidp.report.guarantee import together_sentence
+from equidp.report.guarantee import Guarantee, together_sentence
 from equidp.runs.config import TrainConfig
 from equidp.runs.folder import CARD, MODEL, PAGE, RunFolder, file_digest
 from equidp.tables.encode import TableEncoder
@@ -28,6 +25,10 @@ DIVERGED = (
 _RECIPE = (
     "How the table is read (kinds of columns, marks of missing values, people, ranges) counts as public. If "
     "it was read off the rows, as equidp inspect proposes it, epsilon does not cover it."
+)
+_UNMEASURED = (
+    "This card does not measure what privacy cost each group: that takes models trained without privacy on "
+    "rows that may be read without it (equidp compare DATA --methods {method})."
 )
 
 
@@ -49,27 +50,23 @@ def write_cards(
         facts: that followed from configuration and data.
         ledger: that counts the run, settled.
     """
-    recipe, encoder = config.data.recipe, place.read_encoder(config)
+    recipe, encoder, plan = config.data.recipe, place.read_encoder(config), config.plan
+    guarantee, classes = Guarantee.of(run), facts["class_names"]
     settings: dict[str, object] = {
-        "method": f"{config.plan.method_name}: {method_named(config.plan.method).summary}",
+        "method": f"{plan.method_name}: {method_named(plan.method).summary}",
         "input shape": tuple(facts["input_shape"]),
         "checksum of the run's last line in the ledger": ledger.last_check(facts["run"]),
     }
-    if config.plan.risk is not None:
-        settings["noise was calibrated to the risk"] = str(config.plan.risk)
-    for each in config.plan.releases:
+    if plan.risk is not None:
+        settings["noise was calibrated to the risk"] = str(plan.risk)
+    for each in plan.releases:
         settings |= each.card_entries()
-    together = ""
-    if config.ledger is not None:
-        together = together_sentence(ledger, run.delta, units_of(recipe))
-        settings["ledger of the data"] = f"{config.ledger.path.name}; with this run, {_ledger_text(ledger)}"
     notes = [*facts["notes"]]
     notes += [_RECIPE] if recipe.target and encoder is not None else []
     notes += [DIVERGED] if has_diverged(run.model) else []
-    notes += unmeasured_costs(run)
-    released = place.read_released()
-    clear, too_noisy = split_noisy_means(released, run.epsilon())
-    classes = facts["class_names"]
+    notes += [_UNMEASURED.format(method=plan.method_name)] if guarantee.private else []
+    together = "" if config.ledger is None else together_sentence(ledger, run.delta, units_of(recipe))
+    clear, too_noisy = split_noisy_means(place.read_released(), guarantee.epsilon)
     content = CardContent(
         title=config.card.title or (f"Prediction of {recipe.target}" if recipe.target else ""),
         data=facts["name"],
@@ -83,11 +80,10 @@ def write_cards(
             f"mean epsilon of {row['group']}": Noted(row["mean"], f"± {row['standard_error']:.2g}")
             for row in clear
         },
-        too_noisy=too_noisy,
-        group_risks={row["group"]: row["risk"] for row in released if "risk" in row},
+        too_noisy=[row["group"] for row in too_noisy],
+        group_risks={row["group"]: row["risk"] for row in [*clear, *too_noisy] if "risk" in row},
         together=together,
         hashes={f"{MODEL} (SHA-256)": file_digest(folder / MODEL)},
-        audited={each.name: each.audited for each in config.plan.releases},
         plan=config.setting_rows(run.facts.plan) if config.card.origins and run.facts.plan else (),
         effects=()
         if encoder is None
@@ -99,6 +95,19 @@ def write_cards(
         ],
     )
     write_content(run, content, folder / PAGE, folder / CARD)
+
+
+def split_noisy_means(
+    released: list[dict[str, Any]], spent: float
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return released means of groups with small noise, and those that their noise hides.
+
+    Args:
+        released: group, mean and standard_error of each.
+        spent: epsilon of the run, which no mean can exceed; a standard error above half of it hides the mean.
+    """
+    clear = [row for row in released if row["standard_error"] <= spent / 2]
+    return clear, [row for row in released if row not in clear]
 
 
 def _column_facts(config: TrainConfig, encoder: TableEncoder | None) -> dict[str, object]:
@@ -123,25 +132,6 @@ def _column_facts(config: TrainConfig, encoder: TableEncoder | None) -> dict[str
         "column of public weights": recipe.weight,
         "test examples": f"about {recipe.test_share:g} of the {units_of(recipe)}, drawn by seed {data.seed}",
     }
-
-
-def unmeasured_costs(run: Run) -> list[str]:
-    """Return the sentence on costs that a run does not measure; none for a run without privacy."""
-    plan = run.facts.plan
-    if plan is None or not run.facts.classes or not math.isfinite(run.epsilon()):
-        return []
-    return [
-        "This card does not measure what privacy cost each group: that takes models trained without privacy "
-        f"on rows that may be read without it (equidp compare DATA --methods {plan.method})."
-    ]
-
-
-def _ledger_text(ledger: Ledger) -> str:
-    """Return the number of runs in a ledger, and epsilon of its limit."""
-    runs = count_text(len(ledger.runs), "run")
-    if ledger.limit is None:
-        return f"{runs}, and no limit"
-    return f"{runs}: epsilon {ledger.spent():.4g} of {ledger.limit[0]:g} at delta {ledger.limit[1]:g}"
 
 
 def units_of(recipe: Recipe) -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from typing import TYPE_CHECKING
 
 from equidp._files import write_whole
 from equidp.data.dataset import ALL, GroupedDataset
-from equidp.display import Interval
 from equidp.errors import DataWarning
 from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.leaks import RARELY_TRUE, find_carriers
@@ -41,7 +39,7 @@ def reference_text(run: FinishedRun, found: Evaluation) -> str:
     """
     name = run.config.measures.metric or ("auc" if found.positive else "accuracy")
     metric = metric_named(name)
-    own = values_of(found, metric).get(ALL, Interval(math.nan)).value
+    own = values_of(found, metric)[ALL].value
     sentence = reference_sentence(run.reference(name), metric, own)
     note_for_owner(RunFolder(run.folder), sentence)
     return sentence
@@ -54,7 +52,7 @@ def warn_of_leak(
     if encoder is None or found.values.empty:
         return
     overall = values_of(found, METRICS["auc"]).get(ALL)
-    if overall is None or overall.value <= RARELY_TRUE:
+    if overall is None or not overall.value > RARELY_TRUE:
         return
     sentence = leak_sentence(overall.value, find_carriers(run.model, encoder, test))
     note_for_owner(place, sentence)

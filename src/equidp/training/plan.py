@@ -272,14 +272,12 @@ class Plan:
         1,
         "Augmented views of each sampled image, whose losses are averaged. Free, but K times the work.",
         whole_from(1),
-        on_card=_elsewhere,
     )
     augmentation: str = option(
         "none",
         "How images are varied in training: flip, shift, flip-shift. Free.",
         one_of(_AUGMENTATIONS),
         _AUGMENTATIONS,
-        on_card=_elsewhere,
     )
     class_weight: Mapping[str, float] | str | None = option(
         None,

@@ -21,7 +21,7 @@ from equidp.data.dataset import DataSplit, GroupedDataset
 from equidp.engines.model import device_of
 from equidp.engines.units import as_units
 from equidp.errors import DataError
-from equidp.evaluation.groups import check_outputs, metrics_of
+from equidp.evaluation.groups import check_outputs, group_metrics
 from equidp.evaluation.predictions import predict
 from equidp.individual.settings import Individual
 from equidp.kernel.bounding import example_context, measured_terms
@@ -201,7 +201,7 @@ class EpochRecorder(Callback):
         test, count = self.test, trainer.num_groups or 1
         released = released_values(trainer.policy, trainer.policy_state, count)
         outputs = predict(trainer.released_model, test.inputs)
-        metrics = metrics_of(outputs, test).set_index("group").drop(columns="count")
+        metrics = group_metrics(outputs, test).set_index("group").drop(columns="count")
         epsilons = trainer.epsilons()
         for group, name in enumerate(test.group_names):
             self.record.append(

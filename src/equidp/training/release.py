@@ -29,7 +29,6 @@ class Release:
     Attributes:
         name: in the ledger.
         file: of the run's folder that keeps what was drawn, as JSON.
-        audited: files of `src/equidp` that hold its guarantee.
         individual: an `Individual`, how the run accounts for single examples; None: it needs no such account.
 
     Example:
@@ -59,7 +58,6 @@ class Release:
 
     name: ClassVar[str]
     file: ClassVar[str]
-    audited: ClassVar[tuple[str, ...]] = ()
     individual: ClassVar[Any] = None
 
     def epsilon(self, target: float | None) -> float:

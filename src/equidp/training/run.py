@@ -234,7 +234,7 @@ class Run:
         return Risk.of(self.entries, false_positive_rates, rows)
 
     def metrics(self, test: GroupedDataset | TensorDataset | Mapping[str, Tensor]) -> pd.DataFrame:
-        """Accuracy and loss on `test` by group, and of all; see `equidp.evaluation.groups.metrics_of`.
+        """Accuracy and loss on `test` by group, and of all; see `equidp.evaluation.groups.group_metrics`.
 
         Rows without groups, a TensorDataset or a mapping of tensors with labels, are of one group.
 
@@ -245,11 +245,11 @@ class Run:
             DataError: other data, or other classes than the training data's.
             MissingExtraError: the extra `tables` is not installed.
         """
-        from equidp.evaluation.groups import metrics_of
+        from equidp.evaluation.groups import group_metrics
 
         rows: GroupedDataset = as_one_group(test, self.facts.classes)
         self.check_test(rows)
-        return metrics_of(predict(self.model, rows.inputs), rows.to("cpu"))
+        return group_metrics(predict(self.model, rows.inputs), rows.to("cpu"))
 
     def check_test(self, test: GroupedDataset) -> None:
         """Refuse a test set that the model was not trained for, with a DataError as `metrics` does."""

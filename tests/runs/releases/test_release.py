@@ -46,7 +46,6 @@ from equidp.training.release import Release
 class GroupCounts(Release):
     name = "group counts"
     file = "group-counts.json"
-    audited = ("group_counts.py",)
 
     group_counts_share: float = option(0.1, "Share of --epsilon to count the groups with.")
 

@@ -23,8 +23,8 @@ from equidp._extras import require_extra
 from equidp.comparison.sweep import Kind
 from equidp.display import Interval
 from equidp.policies.table import BASELINE, METHODS
+from equidp.report.document import Drawn
 from equidp.report.format import unit
-from equidp.report.render import Drawn
 from equidp.report.summary import Summary
 
 with require_extra("report"):
@@ -45,6 +45,8 @@ class Look(NamedTuple):
 
 PLAIN_LOOK = Look("#A3A8AF")
 """Look of training without privacy."""
+ACCENT = "#0B5C93"
+"""The accent of pages, which stands for no method."""
 LOOKS = (
     *(Look("#0072B2", "o"), Look("#D55E00", "s"), Look("#009E73", "^"), Look("#E69F00", "D")),
     *(Look("#56B4E9", "P"), Look("#8C5A2B", "v"), Look("#5F7A0E", "X"), Look("#C7A800", ">")),
@@ -156,9 +158,9 @@ def svg(figure: Figure) -> str:
 def saved(figure: Figure, kind: str) -> bytes:
     """Return the figure as a file "pdf" or "svg", the same bytes each time, with text as text."""
     file = io.BytesIO()
-    nothing = {"CreationDate": None} if kind == "pdf" else {"Date": None}
+    dates = {"CreationDate": None} if kind == "pdf" else {"Date": None}
     with mpl.rc_context({**_STYLE, "svg.hashsalt": "equidp"}):
-        figure.savefig(file, format=kind, metadata=nothing)
+        figure.savefig(file, format=kind, metadata=dates)
     return file.getvalue()
 
 
@@ -264,16 +266,14 @@ def filled_in(text: str, summary: Summary) -> str:
 
 def draw_plots(plots: Iterable[Plot], summary: Summary) -> list[Drawn]:
     """Draw the plots that have something to show."""
-    drawn = (
-        drawn_for_page(
-            filled_in(plot.title, summary), filled_in(plot.caption, summary), partial(plot.figure, summary)
-        )
-        for plot in plots
-    )
-    return [each for each in drawn if each is not None]
+    drawn = []
+    for plot in plots:
+        title, caption = filled_in(plot.title, summary), filled_in(plot.caption, summary)
+        drawn += drawn_for_page(title, caption, partial(plot.figure, summary))
+    return drawn
 
 
-def drawn_for_page(title: str, caption: str, draw: Callable[[Layout], Figure | None]) -> Drawn | None:
-    """Draw a figure of any results for pages; None if there is nothing to show."""
+def drawn_for_page(title: str, caption: str, draw: Callable[[Layout], Figure | None]) -> list[Drawn]:
+    """Draw a figure of any results for pages; none if there is nothing to show."""
     figure = drawn_as(PAGE, draw)
-    return None if figure is None else Drawn(title, caption, svg(figure))
+    return [] if figure is None else [Drawn(title, caption, svg(figure))]

@@ -33,7 +33,6 @@ class CountsRelease(Release):
 
     name = COUNTS
     file = "class-counts.json"
-    audited = ("tables/release.py",)
 
     counts_share: float = option(
         COUNTS_SHARE,

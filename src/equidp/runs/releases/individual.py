@@ -27,7 +27,6 @@ class IndividualRelease(Release):
 
     name = INDIVIDUAL
     file = "released.json"
-    audited = ("individual/",)
     individual = Individual(per_epoch=1)
 
     release_epsilon: float = RELEASE_EPSILON

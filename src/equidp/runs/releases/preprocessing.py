@@ -31,7 +31,6 @@ class PreprocessingRelease(release.Release):
 
     name = PREPROCESSING
     file = "preprocessing.json"
-    audited = ("tables/release.py", "tables/fit.py")
 
     preprocessing_share: float = PREPROCESSING_SHARE
 
