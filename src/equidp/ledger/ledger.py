@@ -292,7 +292,7 @@ class Ledger:
     def count(self, run: str, event: Event) -> int:
         """Return the number of these events that a run has spent."""
         with self._lock:
-            count, block = self._counts.get(run, {}).get(event, 0), self._ahead
+            count, block = self._counts.get(run, Counter())[event], self._ahead
             if block is not None and (block.run, block.event) == (run, event):
                 count -= block.left
         return count
