@@ -24,11 +24,6 @@ def equidp(*arguments: str, cwd) -> subprocess.CompletedProcess:
     return _run_module("equidp", arguments, cwd)
 
 
-def papers(*arguments: str, cwd) -> subprocess.CompletedProcess:
-    """`python -m papers` in a process of its own."""
-    return _run_module("papers", arguments, cwd)
-
-
 def _run_module(name: str, arguments: Sequence[str], cwd) -> subprocess.CompletedProcess:
     paths = [str(_ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     environment = {

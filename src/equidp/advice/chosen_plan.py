@@ -28,8 +28,6 @@ SETTINGS = {
 
 ASKED, RULE, DEFAULT = "given", "rule", "default"
 """Origins of a setting: the user, a rule (of the data, the method, a target or a search), or its default."""
-DATASET = METHOD = TARGET = TUNED = RULE
-SWEPT = ASKED
 
 
 @final
@@ -114,15 +112,13 @@ def choose_plan(
     # before rules compute with what was given
     _ = Plan().with_changes(given).for_method(STANDARD if method == AUTO else method).policy
     own_model = "model" in {*given, *swept}
-    binning = binning_to_train_on(source, own_model=own_model)
+    binning = _binning(source, own_model=own_model)
     of_method = {} if method == AUTO else fixed_options(method)
     known = {**{name: published[name] for name in ("delta",) if name in published}, **given, **of_method}
-    features = normalised_features(source)
-    advice = advise(images_of(source, seed) or train, level, known, binning, features)
-    own_inputs = isinstance(source, WithFeatures) or own_model
-    features = advice.features
-    if own_inputs:
-        features = source.label if isinstance(source, WithFeatures) else None
+    advice = advise(images_of(source, seed) or train, level, known, binning, normalised_features(source))
+    features = None if own_model else advice.features
+    if isinstance(source, WithFeatures):
+        features = source.label
     start, of_dataset = default_plan(source), published
     if advice.settings:
         plain = source.source if isinstance(source, WithFeatures) else source
@@ -157,17 +153,11 @@ def source_to_read(
     """
     if settings != RECOMMENDED:
         return source
-    own_model = "model" in {*given, *swept}
-    return add_binning(source, binning_to_train_on(source, own_model=own_model))
+    return add_binning(source, _binning(source, own_model="model" in {*given, *swept}))
 
 
-def binning_to_train_on(source: DataSource, *, own_model: bool) -> str | None:
-    """Return the binning of a source's columns: its own, or cut for the recommended model.
-
-    Args:
-        source: of the data; None is returned for one without columns.
-        own_model: True where the user gives the model.
-    """
+def _binning(source: DataSource, *, own_model: bool) -> str | None:
+    """Return the binning of a source's columns: its own, or cut for the recommended model."""
     if not isinstance(source, ColumnSource):
         return None
     return source.binning or (STANDARD_BINNING if own_model else CUT)
@@ -234,40 +224,34 @@ def setting_rows(
         swept: settings of which several values are compared -> those values.
     """
     methods = list(dict.fromkeys(run.resolved.method for run in runs))
-    found: dict[str, dict[str, tuple[list[Any], str]]] = {}
+    by_method: dict[tuple[str, str], tuple[list[Any], str]] = {}
     for run in runs:
         resolved = run.resolved
-        settings, changed = resolved.settings, resolved.plan.changed_options
-        options = {
-            each.name: settings[each.name]
-            for each in Plan.options()
-            if each.metadata["listed"] or each.name in changed.keys() - {"method", "epsilon"}
-        }
+        settings, changed = resolved.settings, resolved.plan.changed_options.keys() - {"method", "epsilon"}
+        listed = [each.name for each in Plan.options() if each.metadata["listed"] or each.name in changed]
         columns = {} if run.chosen.binning is None else {"binning": run.chosen.binning}
-        inputs = {"features": run.chosen.features, **columns}
-        values = {**inputs, **options, **asdict(resolved.policy)}  # type: ignore[call-overload]
+        values = {"features": run.chosen.features, **columns, **{name: settings[name] for name in listed}}
+        values |= asdict(resolved.policy)  # type: ignore[call-overload]
         if not resolved.policy.private:
             del values["noise_multiplier"]
         for name, value in values.items():
             origin = run.chosen.origin(name, resolved.method)
-            if name == "noise_multiplier" and run.targeted:
-                origin = TARGET
+            if name in run.tuned or (name == "noise_multiplier" and run.targeted):
+                origin = RULE
             elif name in (swept or {}) and resolved.policy.private:
-                origin = SWEPT
-            elif name in run.tuned:
-                origin = TUNED
-            listed, _ = found.setdefault(name, {}).setdefault(resolved.method, ([], origin))
-            if value not in listed:
-                listed.append(value)
-    rows = [SettingRow("epsilon", _one_or_all(epsilons), epsilons_from)] if epsilons else []
-    for name, by_method in found.items():
-        alike: dict[str, tuple[SettingRow, list[str]]] = {}
-        for method, (values_of, origin) in by_method.items():
-            row = SettingRow(name, _one_or_all(values_of), origin)
-            alike.setdefault(repr(row), (row, []))[1].append(method)
-        for row, owners in alike.values():
-            rows.append(row._replace(methods=() if owners == methods else tuple(owners)))
-    return tuple(rows)
+                origin = ASKED
+            of_runs, _ = by_method.setdefault((name, resolved.method), ([], origin))
+            if value not in of_runs:
+                of_runs.append(value)
+    alike: dict[str, tuple[SettingRow, list[str]]] = {}
+    for (name, method), (values_of, origin) in by_method.items():
+        row = SettingRow(name, _one_or_all(values_of), origin)
+        alike.setdefault(repr(row), (row, []))[1].append(method)
+    rows = [row._replace(methods=() if own == methods else tuple(own)) for row, own in alike.values()]
+    names = list(dict.fromkeys(name for name, _ in by_method))
+    rows.sort(key=lambda row: names.index(row.name))
+    targets = [SettingRow("epsilon", _one_or_all(epsilons), epsilons_from)] if epsilons else []
+    return (*targets, *rows)
 
 
 def _one_or_all(values: Sequence[Any]) -> Any:
