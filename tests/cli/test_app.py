@@ -251,7 +251,7 @@ def test_a_diagnosis_is_asked_for_shown_and_marked(people, command):
     assert "must not be shared" in out
     page = (people / "d.html").read_text()
     assert "Must not be shared: everything in this part is computed from raw training data" in page
-    for title in ("Where the disparity comes from", "dpsgd: excess risk a step", "Proposition 3"):
+    for title in ("Where the disparity comes from", "dpsgd: excess risk a step", "dpsgd: gradients"):
         assert title in page
     assert "sensitive" not in (people / "d.json").read_text()
 

@@ -41,7 +41,7 @@ def diagnosis_blocks(summary: Summary) -> Iterator[Block]:
     diagnosis = summary.comparison.sensitive_diagnosis
     if diagnosis is None:
         return
-    parts, pairs = by_kind(diagnosis.sensitive_groups), by_kind(diagnosis.sensitive_pairs)
+    parts = by_kind(diagnosis.sensitive_groups)
     warning = (
         "Must not be shared: everything in this part is computed from raw training data, and no epsilon "
         "covers it."
@@ -56,8 +56,7 @@ def diagnosis_blocks(summary: Summary) -> Iterator[Block]:
         small=True,
     )
     for kind, part in parts.items():
-        bounds = bound_sentences(pairs[kind]) if kind in pairs else []
-        for table in (_risk_table(kind.label, part), _gradient_table(kind.label, part, bounds)):
+        for table in (_risk_table(kind.label, part), _gradient_table(kind.label, part)):
             yield Heading(table.caption, 3)
             yield table
             yield from paragraphs(table.notes, small=True)
@@ -73,7 +72,7 @@ def _risk_table(name: str, part: pd.DataFrame) -> Table:
     return Table(columns, rows, f"{name}: excess risk a step")
 
 
-def _gradient_table(name: str, part: pd.DataFrame, bounds: list[str]) -> Table:
+def _gradient_table(name: str, part: pd.DataFrame) -> Table:
     means = part.groupby("group", sort=False)[[f"sensitive_{column}" for column in _GRADIENTS]].mean()
     best = number(float(part["sensitive_best_bound_all"].mean()))
     note = (
@@ -84,7 +83,7 @@ def _gradient_table(name: str, part: pd.DataFrame, bounds: list[str]) -> Table:
     rows: list[list[Cell]] = [
         [str(group), *row] for group, row in zip(means.index, means.to_numpy(), strict=True)
     ]
-    return Table(columns, rows, f"{name}: gradients", [note, *bounds])
+    return Table(columns, rows, f"{name}: gradients", [note])
 
 
 def sensitive_findings(comparison: Comparison) -> list[str]:
@@ -95,21 +94,4 @@ def sensitive_findings(comparison: Comparison) -> list[str]:
     return [
         "Where the disparity comes from (computed from raw training data; must not be shared):",
         *(f"{kind.label}: {' '.join(find_causes(part))}" for kind, part in parts.items()),
-    ]
-
-
-def bound_sentences(pairs: pd.DataFrame) -> list[str]:
-    """Comparison of the papers' bounds with measured differences, over all pairs and diagnosed steps."""
-    pairs = pairs.rename(columns=lambda name: name.removeprefix("sensitive_"))
-    assumed = int((pairs["convex"] & pairs["step_small"]).sum())
-    below = int((pairs["direction_bound"] <= pairs["direction_gap"]).sum())
-    clear = pairs[pairs["direction_gap"] > 2 * pairs["direction_gap_se"]]
-    predicted = int((clear["direction_bound"] > 0).sum())
-    return [
-        "Esipova et al.'s lower bound on how much more one group loses by direction than another "
-        f"(Proposition 3) was below the measured difference in {below:,} of {len(pairs):,} cases (ordered "
-        "pairs of groups at diagnosed steps). Its assumptions, convex losses and a step no longer than 1 / "
-        f"largest eigenvalue, held as far as can be seen in {assumed:,}. Of {len(clear):,} clear differences "
-        f"it predicted {predicted:,}. Tran et al.'s condition on norms alone held in "
-        f"{int(pairs['norm_condition'].sum()):,} cases."
     ]
