@@ -97,9 +97,8 @@ def train(path: Path, folder: Path, batch_size: int, epochs: int) -> None:
 
     import equidp
     from equidp.data import Recipe
-    from equidp.runs.begin import begin
+    from equidp.runs.begin import begin, prepare
     from equidp.runs.config import RunData, TrainConfig
-    from equidp.runs.prepare import prepare
     from equidp.runs.train import train as train_run
     from equidp.training.plan import Plan
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import secrets
 import shlex
-import stat
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import IO
@@ -37,28 +37,21 @@ def check_writable(path: Name, *needed: Name | None) -> None:
     equidp.errors.SettingError: '/no such folder/card.html' cannot be written ...
     """
     file = _plain_file(path)
-    there = file.exists()
-    for other in (os.path.realpath(each) for each in needed if each is not None):
-        if there and os.path.exists(other) and _holds(other, file):
+    try:
+        with tempfile.TemporaryFile(dir=file.parent):
+            pass
+        if file.exists():
+            with file.open("r+b"):
+                pass
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    for other in (Path(os.path.realpath(each)) for each in needed if each is not None):
+        if file.exists() and file.is_relative_to(other):
             raise SettingError(
                 f"{os.fspath(path)!r} is read by this command, or part of a run, and would be lost; choose "
                 "another place.",
                 field="path",
             )
-    try:
-        with tempfile.TemporaryFile(dir=file.parent):
-            pass
-        if there:
-            if file.stat().st_nlink > 1:
-                raise SettingError(
-                    f"{os.fspath(path)!r} has a second name (a hard link), which would keep the old content; "
-                    "remove it, or choose another place.",
-                    field="path",
-                )
-            with file.open("r+b"):
-                pass
-    except OSError as error:
-        raise _unwritable(path, error) from error
 
 
 def check_outputs(outputs: Mapping[str, Name | None], *needed: Name | None) -> None:
@@ -94,13 +87,13 @@ def check_folder(path: Name) -> None:
     Raises:
         SettingError: no file can be written there; the message says why.
     """
-    place = Path(_real_path(path))
+    place = Path(os.path.realpath(path))
     try:
         nearest = next(each for each in (place, *place.parents) if os.path.lexists(each))
         if not nearest.is_dir():
-            what = "" if nearest == place else f"{os.fspath(nearest)!r} "
             raise SettingError(
-                f"{os.fspath(path)!r} cannot be a folder: {what or 'it '}is a file; choose another place.",
+                f"{os.fspath(path)!r} cannot be a folder: {os.fspath(nearest)!r} is a file; choose another "
+                "place.",
                 field="path",
             )
         with tempfile.TemporaryFile(dir=nearest):
@@ -133,10 +126,7 @@ def written_whole(path: Name) -> Iterator[IO[bytes]]:
     try:
         with open(temporary, "xb") as file:
             if target.exists():
-                old = target.stat()
-                with suppress(OSError):  # of another owner, which only root can keep
-                    os.chown(temporary, old.st_uid, old.st_gid)
-                os.chmod(temporary, stat.S_IMODE(old.st_mode))
+                shutil.copymode(target, temporary)
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -156,13 +146,6 @@ def sync_folder(path: Path) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
-
-
-def toml_failure(error: OSError | ValueError) -> str:
-    """The end of a message on a TOML file that could not be read: its place or its syntax."""
-    if isinstance(error, OSError):
-        return f"cannot be read: {error.strerror or error}; check the path"
-    return f"cannot be read as TOML: {error}"
 
 
 @contextmanager
@@ -194,39 +177,16 @@ def command_line(*words: object) -> str:
 
 def _plain_file(path: Name) -> Path:
     """Return the file that a name stands for, behind links; raise SettingError for what is no plain file."""
-    name, file = os.fspath(path), Path(_real_path(path))
-    if os.path.abspath(name).startswith(("/dev/", "/proc/")):  # standard output may be a file
-        raise _unwritable(path, "it is no plain file")
-    try:
-        mode = os.stat(name).st_mode
-    except (FileNotFoundError, NotADirectoryError):  # of the second, making a file says more
-        mode = stat.S_IFREG
-    except OSError as error:
-        raise _unwritable(path, error) from error
-    if stat.S_ISDIR(mode):
-        raise SettingError(f"{name!r} is a folder; expected the name of a file.", field="path")
-    if name[-1] in (os.sep, os.altsep):
-        raise SettingError(f"{name!r} names a folder; expected the name of a file.", field="path")
-    if not stat.S_ISREG(mode):
-        raise _unwritable(path, "it is no plain file")
+    file = Path(os.path.realpath(path))
+    if os.path.isdir(file):
+        raise SettingError(f"{os.fspath(path)!r} is a folder; expected the name of a file.", field="path")
+    if os.path.lexists(file) and not os.path.isfile(file):
+        raise _unwritable(path, OSError("it is no plain file"))
     return file
 
 
-def _real_path(path: Name) -> str:
-    """Path with all links resolved; SettingError for a text that is not a path."""
-    name = os.fspath(path)
-    if not name or "\0" in name:
-        raise SettingError(f"{name!r} is no name of a file; expected a path.", field="path")
-    return os.path.realpath(name)
-
-
-def _holds(other: str, file: Path) -> bool:
-    """Return True if `file` is `other`, or lies in the folder `other`."""
-    return os.path.samefile(other, file) or (os.path.isdir(other) and file.is_relative_to(other))
-
-
-def _unwritable(path: Name, reason: OSError | str) -> SettingError:
-    said = reason if isinstance(reason, str) else reason.strerror or str(reason)
+def _unwritable(path: Name, error: OSError) -> SettingError:
+    reason = error.strerror or str(error)
     return SettingError(
-        f"{os.fspath(path)!r} cannot be written ({said}); choose another place.", field="path"
+        f"{os.fspath(path)!r} cannot be written ({reason}); choose another place.", field="path"
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import os
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -40,6 +42,17 @@ def describe_type(kind: Any) -> str:
         kinds = [each for each in types_in(kind) if each is not NoneType]
         return " or ".join(dict.fromkeys(describe_type(each) for each in kinds if each is not Any))
     return _WORDS.get(kind, "a table" if get_origin(kind) in (dict, Mapping) else "another value")
+
+
+def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the content of a TOML file; raise a SettingError that says why it cannot be read."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        why = f"cannot be read ({error.strerror}); check the path"
+    except ValueError as error:
+        why = f"cannot be read as TOML: {error}"
+    raise SettingError(f"config {os.fspath(path)!r} {why}.", field="config")
 
 
 def read_part(kind: type[_Part], content: Mapping[str, Any], place: str = "") -> _Part:

@@ -41,19 +41,6 @@ def test_a_run_applies_its_features_again(run, tmp_path):
         (("train", "people.csv", "--features", "scattering", *PLAN, "--dry-run"), "people.csv' is a table"),
         (
             (
-                "train",
-                "digits",
-                "--features",
-                "scattering",
-                *PLAN,
-                "--set",
-                "training.augmentation=shift",
-                "--dry-run",
-            ),
-            "varies pixels",
-        ),
-        (
-            (
                 "compare",
                 "digits",
                 "--features",

@@ -20,9 +20,8 @@ from equidp.data import Recipe
 from equidp.errors import SettingError
 from equidp.policies.methods import METHODS, all_settings, method_named
 from equidp.policies.setting import settings_of
-from equidp.runs.begin import begin
+from equidp.runs.begin import begin, prepare
 from equidp.runs.config import RunData, TrainConfig
-from equidp.runs.prepare import prepare
 from equidp.runs.run_file import fields_of
 from equidp.runs.session import Session
 from equidp.runs.train import train
@@ -267,21 +266,3 @@ def test_published_settings_of_a_table_are_refused_before_anything_is_spent(peop
     assert (code, out) == (2, "")
     assert "settings='published'" in err
     assert not (people / "made").exists()
-
-
-def test_published_settings_are_refused_for_auto_in_training(tmp_path, command):
-    given = ("digits", "--settings", "published", "--out", "run")
-    code, _, err = command("train", *given, cwd=tmp_path)
-    assert code == 2
-    assert "settings='published'" in err
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.soak
-def test_a_published_weight_decay_is_marked_and_taken_on_request_alone(command, tmp_path):
-    given = ("digits", "--method", "dpsgd", "--dry-run")
-    _, published, _ = command("train", *given, "--settings", "published", cwd=tmp_path)
-    assert values(published)["noise multiplier"] == ("2.0", "by rule")
-    assert values(published)["learning rate"] == ("2.0", "by rule")
-    _, recommended, _ = command("train", *given, "--epsilon", "3", cwd=tmp_path)
-    assert values(recommended)["learning rate"][0] == "1.0"

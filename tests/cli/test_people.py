@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 
 from equidp.data import Recipe, open_source
-from equidp.data.table import split_and_encode
-from equidp.errors import DataError, SettingError
+from equidp.errors import DataError
 from equidp.runs.saved import open_run
 from support.errors import raises_field
 
@@ -96,14 +95,6 @@ def test_the_card_hides_many_rows_of_a_few_people(run_command, tmp_path):
     assert "the rows of one person are alike, so they are too narrow" in card
 
 
-@pytest.mark.soak
-@pytest.mark.filterwarnings("ignore::equidp.errors.DataWarning")
-def test_a_dry_run_says_for_how_many_people_it_holds(run_command, file):
-    options = ("--target", "ill", "--group", "sex", "--person", "id", "--rows-per-person", "3")
-    done = run_command("train", file, *options, *FAST, "--dry-run")
-    assert "people, of whose rows at most 3 are used" in done.out
-
-
 @pytest.mark.filterwarnings("ignore::equidp.errors.DataWarning")
 def test_nobody_is_on_both_sides_and_others_do_not_decide_on_which(file):
     split = open_source(str(file), recipe=RECIPE).split(0)
@@ -122,17 +113,6 @@ def test_nobody_is_on_both_sides_and_others_do_not_decide_on_which(file):
     gone.to_csv(file, index=False)
     rows = open_source(str(file), recipe=RECIPE).split_rows(0)
     assert set(gone["id"].iloc[rows.test]) == sides[0] - {read["id"].iloc[0]}
-
-
-@pytest.mark.filterwarnings("ignore::equidp.errors.DataWarning")
-def test_parquet_gives_the_same_people(file):
-    parquet = file.with_suffix(".parquet")
-    pd.read_csv(file, dtype={"id": str}).to_parquet(parquet)
-    (known, expected), (read, found) = (
-        split_and_encode(open_source(str(path), recipe=RECIPE), 0) for path in (file, parquet)
-    )
-    assert found == expected
-    assert read.digest() == known.digest()
 
 
 @pytest.mark.filterwarnings("ignore::equidp.errors.DataWarning")
@@ -177,12 +157,6 @@ def test_slips_are_said_before_anything_is_spent(run_command, file, tmp_path, op
     assert done.exit_code == 2
     assert said in " ".join(done.err.split())
     assert not (tmp_path / "run").exists()
-
-
-def test_a_recipe_keeps_whose_rows_they_are():
-    assert Recipe.from_plain(RECIPE.to_plain()) == RECIPE
-    with raises_field(SettingError, "column"):
-        Recipe(target="ill", group=("sex",), person="id", rows_per_person=3, drop=("id",))
 
 
 @pytest.mark.soak

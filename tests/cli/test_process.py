@@ -58,30 +58,6 @@ def test_a_mistake_is_said_once(people, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.soak
-def test_other_commands_refuse_torchrun(people):
-    told = torchrun(2, "compare", people, "--target", "paid", "--group", "sex")
-    assert told.returncode != 0
-    assert told.stderr.count("started several processes") == 1
-
-
-def one_of_two(rank: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "TORCHELASTIC_RUN_ID": "1", "RANK": rank}
-    command = [sys.executable, "-m", "equidp", "compare"]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
-
-
-@pytest.mark.soak
-def test_a_process_that_failed_stays_until_the_first_has_spoken():
-    second, first = one_of_two("1"), one_of_two("0")
-    assert "started several processes" in first.communicate()[1]
-    assert first.returncode == 2
-    with pytest.raises(subprocess.TimeoutExpired):
-        second.wait(2)
-    second.terminate()  # as torchrun does
-    assert second.communicate()[1] == ""
-
-
 def test_a_process_that_alone_failed_says_why(monkeypatch, capsys):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
     monkeypatch.setenv("RANK", "1")

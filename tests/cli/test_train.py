@@ -8,11 +8,9 @@ import json
 import os
 import re
 import signal
-import stat
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from functools import partial
 
 import numpy as np
@@ -23,8 +21,6 @@ from safetensors.torch import load_file
 
 import equidp
 from equidp.cli import train as train_module
-from equidp.errors import BudgetError
-from equidp.kernel.event import Event
 from equidp.kernel.run import PrivateRun
 from equidp.ledger.ledger import Ledger
 from equidp.report.format import upper
@@ -174,20 +170,6 @@ def test_averaged_weights_are_what_a_run_keeps_also_when_it_goes_on(run, people,
     assert "| average share | 0.5 | asked |" in card
     assert run("evaluate", "run")[0] == 0
     assert run("predict", "run", "people.csv")[0] == 0
-
-
-@pytest.mark.soak
-def test_predictions_are_those_of_the_model_on_the_same_columns(run, people):
-    """New rows are encoded with the statistics of the training rows, whatever their order and company."""
-    run("train", *TABLE, *PLAN, "--out", "run")
-    table = pd.read_csv(people / "people.csv")
-    table.iloc[::-1][["job", "age"]].assign(extra="2020-01-01").head(3).to_csv(
-        people / "few.csv", index=False
-    )
-    _, all_rows, _ = run("predict", "run", "people.csv")
-    code, few, _ = run("predict", "run", "few.csv")
-    assert code == 0
-    assert few.splitlines()[1:] == all_rows.splitlines()[:-4:-1]
 
 
 @pytest.mark.soak
@@ -351,16 +333,6 @@ def test_options_from_a_file_and_the_command_line_goes_first(run, people):
     [
         ("[privacy]\nepsilom = 3", "unknown field in [privacy] 'epsilom'. Did you mean 'epsilon'?"),
         ("epsilon = ", "cannot be read as TOML"),
-        ("[trainingg]\nepochs = 3", "unknown section 'trainingg'. Did you mean 'training'?"),
-        ("training = 3", "[training] is 3; expected a table of fields."),
-        ("[training]\nepochs = {}", "[training] epochs = {}; expected a number"),
-        ("[privacy]\nepsilon = true", "[privacy] epsilon = True; expected a number"),
-        ("[privacy]\nepsilon = [1, 2]", "[privacy] epsilon = [1, 2]; expected a number"),
-        ("[training]\nseed = 2020-01-01", "expected a whole number"),
-        ("[table]\ngroup = 3.5.1", "cannot be read as TOML"),
-        ("[training]\nmethod = ['sgd']", "[training] method = ['sgd']; expected a text"),
-        ("[training]\nepochs = 'many'", "[training] epochs = 'many'; expected a number."),
-        ("[column.age]\nkind = 'integer'", "[column.age] kind = 'integer'; expected 'number' or 'text' or"),
         (None, "check the path"),
     ],
 )
@@ -375,14 +347,6 @@ def test_files_of_options_that_cannot_be(run, people, content, message):
 
 
 @pytest.mark.soak
-def test_every_option_can_come_from_a_file(run):
-    _, out, _ = run("train", "--help")
-    assert "Examples" in out
-    for name in ("ledger-delta", "set", "config", "dry-run"):
-        assert f"--{name}" in out
-
-
-@pytest.mark.soak
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -392,56 +356,17 @@ def test_every_option_can_come_from_a_file(run):
         (("train", *TABLE, *PLAN), "nowhere to keep the run"),
         (("train", *TABLE, *PLAN, "--epsilon", "3", "--out", "run"), "expected exactly one of"),
         (("train", *TABLE, *PLAN, "--method", "fair", "--out", "run"), "unknown method 'fair'"),
-        (("train", *TABLE, *PLAN[:-1], "privacy.accountant=pdl", "--out", "run"), "Did you mean 'pld'"),
-        (("train", *TABLE, *plan_with("--epochs", "0"), "--method", "sgd", "--out", "run"), "epochs=0"),
         (("train", "digits", "--method", "sgd", "--epsilon", "1", "--out", "run"), "sgd takes no noise"),
         (("train", *TABLE, *PLAN, "--seed", "-1", "--out", "run"), "seed=-1"),
         (("train", *TABLE, *PLAN, "--ledger-epsilon", "3", "--out", "run"), "give ledger too"),
         (("train", *TABLE, *PLAN, "--ledger", "no/b", "--out", "run"), "cannot be written"),
-        (("train", *TABLE, *PLAN, "--out", "people.csv"), "cannot be a folder: it is a file"),
-        (("train", *TABLE, *PLAN, "--out", "people.csv/run"), "cannot be a folder"),
+        (("train", *TABLE, *PLAN, "--out", "people.csv"), "people.csv' is a file"),
         (("train", "--resume", "run"), "there is no folder 'run'"),
-        (("train", *TABLE, "--epsilon", "inf", "--out", "run"), "epsilon=inf; expected a finite number"),
         (("train", "--resume", "run", "--epochs", "3"), "leave out --epochs"),
         (("predict", "run"), "there is no folder 'run'"),
         (("evaluate", "run"), "there is no folder 'run'"),
         (("verify", "people.csv"), "is no ledger"),
         (("verify", "run"), "there is no folder"),
-        (
-            ("train", *TABLE, *PLAN, "--out", "run", "--set", "training.momentum=2"),
-            "momentum=2.0; expected a number in [0, 1)",
-        ),
-        (
-            ("train", *TABLE, *PLAN, "--out", "run", "--set", "training.schedule=cosin"),
-            "Did you mean 'cosine'?",
-        ),
-        (
-            ("train", *TABLE, *PLAN, "--out", "run", "--set", "training.optimizer=adma"),
-            "Did you mean 'adam'?",
-        ),
-        (
-            (
-                "train",
-                *TABLE,
-                *PLAN,
-                "--out",
-                "run",
-                "--set",
-                "training.optimizer=adam",
-                "--set",
-                "training.momentum=0.9",
-            ),
-            "momentum=0.9 is of SGD, and adam has its own",
-        ),
-        (("train", *TABLE, *PLAN, "--out", "run", "--set", "training.average=tale"), "Did you mean 'tail'?"),
-        (
-            ("train", *TABLE, *PLAN, "--out", "run", "--set", "training.average_share=2"),
-            "average_share=2.0; expected",
-        ),
-        (
-            ("train", *TABLE, *PLAN, "--out", "run", "--set", "training.checkpoint_seconds=nan"),
-            "checkpoint_seconds=nan",
-        ),
         (
             ("train", *TABLE, *PLAN, "--out", "run", "--ledger", "people.csv"),
             "would be lost; choose another place",
@@ -504,17 +429,6 @@ def test_what_goes_wrong_with_a_finished_run(run, people):
         code, _, err = run(*command)
         assert code == 2
         assert "was edited or damaged" in err or "is not the data" in err
-
-
-@pytest.mark.soak
-@pytest.mark.filterwarnings("always::equidp.errors.DataWarning")
-def test_an_evaluation_on_the_training_file_says_what_that_is_worth(run, people):
-    run("train", *TABLE, *PLAN, "--out", "run")
-    (people / "copy.csv").write_bytes((people / "people.csv").read_bytes())
-    for name in ("people.csv", "copy.csv"):
-        code, _, err = run("evaluate", "run", name)
-        assert code == 0
-        assert "most of its rows are training examples" in " ".join(err.split())
 
 
 @pytest.mark.soak
@@ -722,23 +636,6 @@ def test_a_ledger_in_use_by_another_run_leaves_a_run_that_is_continued_after_it(
     assert Ledger.read(people / "people.ledger").entries() != ()
 
 
-def test_a_run_that_a_limit_has_no_room_for_by_now_is_said_to_be_uncharged(run, people, monkeypatch):
-    """Another run may spend what is left between the check and the first step."""
-    path = people / "people.ledger"
-
-    def after_another(*given, own=train_module.train, **named):
-        with Ledger(path) as opened, suppress(BudgetError):
-            while True:
-                opened.charge("another", Event(1.0, 6.0))
-        return own(*given, **named)
-
-    named = ("--ledger", "people.ledger", "--ledger-epsilon", "9", "--ledger-delta", "1e-4")
-    monkeypatch.setattr(train_module, "train", after_another)
-    code, _, err = run("train", *TABLE, *PLAN, *named, "--out", "run")
-    assert (code, "Nothing of the run in 'run' is charged; remove that folder" in err) == (2, True), err
-    assert Ledger.read(path).runs == ("another",)
-
-
 def test_a_ledger_that_releases_may_be_charged_to_is_named_where_they_stop(run, people, monkeypatch):
     def stop(*arguments, **settings):
         raise KeyboardInterrupt
@@ -760,7 +657,7 @@ def test_a_run_whose_card_finds_no_room_names_the_command_that_writes_it(run, pe
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder / "card.html"))
 
     with monkeypatch.context() as patch:
-        patch.setattr("equidp.runs.train.write_cards", fill)
+        patch.setattr("equidp.runs.cards.write_cards", fill)
         code, _, err = run("train", *TABLE, *PLAN, "--out", "run")
     assert code == 2
     assert err.endswith("Make room. To continue: equidp train --resume run")
@@ -816,22 +713,6 @@ def test_nothing_that_is_read_is_written_over(run, people):
 
 
 @pytest.mark.soak
-def test_files_of_a_run_that_were_damaged_are_named(run, people):
-    run("train", *TABLE, *PLAN, "--out", "run")
-    for name, content in (
-        ("private/preprocessing.json", b"junk"),
-        ("share/model.safetensors", b"junk"),
-        ("share/model.safetensors", b""),
-    ):
-        kept = (people / "run" / name).read_bytes()
-        (people / "run" / name).write_bytes(content)
-        code, out, err = run("predict", "run", "people.csv")
-        assert (code, out) == (2, "")
-        assert "is not as equidp wrote it" in err
-        (people / "run" / name).write_bytes(kept)
-
-
-@pytest.mark.soak
 def test_training_that_diverged_is_said_to_have(run, people):
     code, _, err = run(
         "train", *TABLE, *PLAN, "--learning-rate", "3e38", "--clipping-bound", "1e6", "--out", "run"
@@ -840,13 +721,6 @@ def test_training_that_diverged_is_said_to_have(run, people):
     assert "warning: Training diverged" in err
     assert "Training diverged" in (people / "run" / "share" / "card.md").read_text()
     assert "its training diverged" in run("predict", "run", "people.csv")[2]
-
-
-@pytest.mark.soak
-def test_an_empty_folder_keeps_its_permissions(run, people):
-    (people / "run").mkdir(mode=0o700)
-    assert run("train", *TABLE, *PLAN, "--out", "run")[0] == 0
-    assert stat.S_IMODE((people / "run").stat().st_mode) == 0o700
 
 
 @pytest.mark.soak

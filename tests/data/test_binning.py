@@ -15,9 +15,8 @@ from equidp.data import SOURCES, Recipe, open_source
 from equidp.data.census import Census, Preparation
 from equidp.data.table import add_binning, binning_of, split_and_encode, with_binning, with_private_noise
 from equidp.errors import SettingError
-from equidp.runs.begin import begin
+from equidp.runs.begin import begin, prepare as prepare_run
 from equidp.runs.config import RunData, TrainConfig
-from equidp.runs.prepare import prepare as prepare_run
 from equidp.runs.saved import open_run
 from equidp.runs.train import train
 from equidp.tables.encode import Intervals, TableEncoder

@@ -12,9 +12,8 @@ import pytest
 import equidp
 from equidp.data import Recipe
 from equidp.evaluation.evaluation import Evaluation
-from equidp.runs.begin import begin
+from equidp.runs.begin import begin, prepare
 from equidp.runs.config import RunData, TrainConfig
-from equidp.runs.prepare import prepare
 from equidp.runs.train import train
 from equidp.training.run import Run
 

@@ -15,10 +15,9 @@ from equidp.data import DataSplit, Recipe
 from equidp.errors import BudgetError, SettingError
 from equidp.ledger.ledger import Ledger
 from equidp.runs import begin as begin_module
-from equidp.runs.begin import begin, begin_or_continue, check_new
+from equidp.runs.begin import begin, begin_or_continue, check_new, prepare
 from equidp.runs.config import DatasetLedger, RunData, TrainConfig
 from equidp.runs.folder import CONFIG, COUNTS, LEDGER
-from equidp.runs.prepare import prepare
 from equidp.runs.releases import CountsRelease, IndividualRelease, PreprocessingRelease
 from equidp.runs.train import train
 from equidp.training.plan import Plan

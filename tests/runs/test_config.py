@@ -12,7 +12,7 @@ from equidp.cli.options import LedgerOptions, given_fields
 from equidp.data import Recipe
 from equidp.errors import SettingError
 from equidp.evaluation.predictions import Decision
-from equidp.runs.config import CardTexts, DatasetLedger, Execution, Measures, RunData, TrainConfig
+from equidp.runs.config import CardTexts, DatasetLedger, RunData, TrainConfig
 from equidp.runs.releases import CountsRelease, IndividualRelease
 from equidp.runs.run_file import RunFile
 from equidp.training.plan import Plan
@@ -29,9 +29,11 @@ def test_a_configuration_is_read_as_it_was_written(tmp_path):
             releases=(IndividualRelease(0.2),),
         ),
         DatasetLedger(tmp_path / "ledger", epsilon=9.0, delta=1e-5),
-        Measures("f1", Decision("yes", 0.25)),
+        "f1",
+        Decision("yes", 0.25),
         CardTexts(reasons=("One.", "Two."), notes="Kept until 2030."),
-        Execution("functional", 5.0),
+        "functional",
+        5.0,
     )
     assert TrainConfig.from_plain(json.loads(json.dumps(config.to_plain()))) == config
     other = config.plan.with_changes(epsilon=3.0, releases=(CountsRelease(0.1, balanced=True),))
@@ -43,8 +45,8 @@ def test_a_configuration_is_read_as_it_was_written(tmp_path):
     ("part", "values", "field"),
     [
         (RunData, {"name": "digits", "seed": 2**32}, "seed"),
-        (Execution, {"engine": "gost"}, "engine"),
-        (Execution, {"checkpoint_seconds": -1.0}, "checkpoint_seconds"),
+        (TrainConfig, {"data": None, "plan": Plan(), "engine": "gost"}, "engine"),
+        (TrainConfig, {"data": None, "plan": Plan(), "checkpoint_seconds": -1.0}, "checkpoint_seconds"),
         (DatasetLedger, {"path": "a", "epsilon": 3.0}, "ledger_epsilon"),
         (Plan, {"epsilon": 0.0}, "epsilon"),
         (Plan, {"epsilon": 3.0, "risk": RiskTarget(0.6)}, "epsilon"),
@@ -57,9 +59,6 @@ def test_a_part_refuses_what_it_cannot_be(part, values, field):
 
 
 def test_fields_of_parts_are_options_of_commands(tmp_path):
-    given = {"engine": "functional", "momentum": 0.9}
-    assert Execution.take(given) == Execution("functional")
-    assert given == {"momentum": 0.9}
     given = LedgerOptions(ledger=tmp_path / "b", ledger_epsilon=2.0, ledger_delta=1e-5)
     assert RunFile.of(given=given_fields(given)).ledger() == DatasetLedger(tmp_path / "b", 2.0, 1e-5)
     assert RunFile().ledger() is None

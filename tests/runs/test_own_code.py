@@ -11,10 +11,9 @@ import pytest
 
 from equidp.errors import DataError
 from equidp.evaluation.predictions import predict
-from equidp.runs.begin import begin
+from equidp.runs.begin import begin, prepare
 from equidp.runs.config import RunData, TrainConfig
 from equidp.runs.folder import RunFolder
-from equidp.runs.prepare import prepare
 from equidp.runs.saved import open_run
 from equidp.runs.train import train
 from equidp.training.plan import Plan
@@ -115,5 +114,5 @@ def test_a_run_by_own_code_says_how_to_go_on_with_it(run):
 def test_code_that_is_gone_is_named(run):
     (run.parent / "own_run_parts.py").unlink()
     sys.modules.pop("own_run_parts")
-    with raises_field(DataError, "method", "no module 'own_run_parts'"):
+    with raises_field(DataError, "method", "No module named 'own_run_parts'"):
         open_run(run, trust_code=True)

@@ -13,6 +13,7 @@ from equidp.advice.advise import AUTO
 from equidp.errors import SettingError
 from equidp.runs.config import CardTexts, DatasetLedger
 from equidp.runs.run_file import SECTIONS, RunFile, fields_of, section_of
+from equidp.runs.run_text import run_toml
 from equidp.runs.session import Session
 from equidp.tables.recipe import Column, Recipe
 from equidp.training.plan import Plan
@@ -71,7 +72,7 @@ def test_one_file_has_table_columns_privacy_training_and_card(written):
     }  # fmt: skip
     assert run.ledger().limit == (9.0, 1e-5)
     config = Session.of(run, None).config
-    assert (config.plan.method, config.plan.epsilon, config.measures.metric) == ("dpsgd-f", 3.0, "auc")
+    assert (config.plan.method, config.plan.epsilon, config.metric) == ("dpsgd-f", 3.0, "auc")
 
 
 def test_what_is_given_beside_a_file_is_over_it(written):
@@ -169,21 +170,21 @@ def test_the_file_of_a_dry_run_gives_the_same_plan(people, tmp_path):
         except SettingError:  # options that exclude each other
             continue
         made += 1
-        path.write_text(chosen.to_toml(resolved, ["What it would spend."]))
+        path.write_text(run_toml(chosen.config, resolved, chosen.advice, ["What it would spend."]))
         again = Session.of(RunFile.of(path)).choose().config
         assert again.plan.resolve(len(train), train.group_names).settings == resolved.settings, given
         assert again.plan.resolve(len(train), train.group_names).charges == resolved.charges
         assert again.data == chosen.config.data
         assert again.decision == chosen.config.decision
-        assert again.execution == chosen.config.execution
-        assert again.measures.metric == chosen.config.measures.metric
+        assert again.checkpoint_seconds == chosen.config.checkpoint_seconds
+        assert again.metric == chosen.config.metric
         assert again.card.title == chosen.config.card.title
 
 
 def test_each_value_of_a_written_file_has_its_reason(people):
     given = {"target": "ill", "group": ["sex"], "epsilon": 3.0, "momentum": 0.25}
     chosen = Session.of(RunFile.of(given=given), people).choose()
-    text = chosen.to_toml(chosen.config.plan.resolve(480, ("F", "M")))
+    text = run_toml(chosen.config, chosen.config.plan.resolve(480, ("F", "M")), chosen.advice)
     for line in ("epsilon = 3.0 # given", "momentum = 0.25 # given", "weight_decay = 0.0 # default"):
         assert line in text.splitlines()
     assert 'model = "additive" # by rule' in text

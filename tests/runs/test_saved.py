@@ -20,10 +20,9 @@ from equidp.data import Recipe
 from equidp.errors import DataError, DataWarning, SettingError
 from equidp.evaluation.evaluation import evaluate
 from equidp.runs import saved
-from equidp.runs.begin import begin
+from equidp.runs.begin import begin, prepare
 from equidp.runs.config import RunData, TrainConfig
 from equidp.runs.folder import CONFIG, MODEL
-from equidp.runs.prepare import prepare
 from equidp.runs.saved import open_run
 from equidp.runs.train import train
 from equidp.tables import read as stream
@@ -46,7 +45,7 @@ def test_a_table_is_read_by_the_runs_columns_in_any_order(finished, tmp_path):
     table = pd.read_csv(finished.table)
     table[["job", "age"]].assign(further="x").to_csv(tmp_path / "new.csv", index=False)
     assert torch.equal(kept.inputs(tmp_path / "new.csv"), kept.inputs(finished.table))
-    with pytest.warns(DataWarning, match="is the file that the run was trained on"):
+    with pytest.warns(DataWarning, match="rows that the run was trained on"):
         data = kept.read_grouped(finished.table)
     assert (data.group_names, data.class_names) == (("F", "M"), ("high", "low"))
     assert data.group_sizes().tolist() == [100, 100]
@@ -100,7 +99,7 @@ def test_rows_that_were_trained_on_are_named_in_another_file(tmp_path):
     train(tmp_path / "run")
     kept = open_run(tmp_path / "run")
     table.sample(frac=0.5, random_state=1).to_csv(tmp_path / "part.csv", index=False)
-    with pytest.warns(DataWarning, match=r"was trained on: 1[0-3]\d of 150 are training examples"):
+    with pytest.warns(DataWarning, match=r"was trained on: 1[0-3]\d of 150"):
         kept.read_grouped(tmp_path / "part.csv")
     table.assign(age=table.age + 1).to_csv(tmp_path / "new.csv", index=False)
     with warnings.catch_warnings():

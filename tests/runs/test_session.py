@@ -108,7 +108,7 @@ def test_an_evaluation_is_that_of_the_command_line(run, people):
     found = run.evaluate(metric="auc", threshold=0.4)
     said = json.loads((people / "e.json").read_text())
     assert json.loads(json.dumps(found.plain())) == {name: said[name] for name in found.plain()}
-    with pytest.warns(DataWarning, match="is the file that the run was trained on"):
+    with pytest.warns(DataWarning, match="rows that the run was trained on"):
         assert len(run.evaluate(people / "people.csv").groups) == 3
     with raises_field(SettingError, "base_rate"):
         run.evaluate(threshold="base-rate", base_rate=2.0)

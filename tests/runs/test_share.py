@@ -17,10 +17,9 @@ import torch
 import equidp
 from equidp.data import Recipe
 from equidp.errors import DataError, SettingError
-from equidp.runs.begin import begin
+from equidp.runs.begin import begin, prepare
 from equidp.runs.config import CardTexts, DatasetLedger, RunData, TrainConfig
 from equidp.runs.folder import CARD, COUNTS, ENCODER, MODEL, PAGE, RUN, SUMS, RunFolder
-from equidp.runs.prepare import prepare
 from equidp.runs.releases import CountsRelease, PreprocessingRelease
 from equidp.runs.saved import open_run
 from equidp.runs.train import train

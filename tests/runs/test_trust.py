@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from equidp.errors import DataError, EquidpError
-from equidp.runs.folder import CONFIG, RUN, SUMS, read_sums, write_sums
+from equidp.runs.folder import CONFIG, RUN, SUMS, compare_sums, write_sums
 from equidp.runs.saved import open_run
 from support.errors import raises_field
 
@@ -33,7 +33,7 @@ PARTS = {
     "loss": lambda content: content["plan"]["plan"].update(loss="evil:make"),
     "release": lambda content: content["config"]["plan"].update(releases=[{"kind": "evil:Evil"}]),
     "release of the plan": lambda content: content["plan"]["plan"].update(releases=[{"kind": "evil:Evil"}]),
-    "metric": lambda content: content["config"]["measures"].update(metric="evil:make"),
+    "metric": lambda content: content["config"].update(metric="evil:make"),
     "features": lambda content: content["config"]["data"].update(features="evil:make"),
     "data": lambda content: content["config"]["data"].update(name="evil:Evil"),
 }
@@ -59,7 +59,7 @@ def received(finished: Path, place: Path, part: str, *, forged: bool) -> Path:
             PARTS[part](content)
             path.write_text(json.dumps(content))
     for path in place.rglob(SUMS):  # whoever can write the files can write these too
-        write_sums(path.parent, read_sums(path.read_text()))
+        write_sums(path.parent, compare_sums(path.parent))
     return place
 
 

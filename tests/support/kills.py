@@ -33,10 +33,9 @@ from equidp.kernel.epsilon import epsilon
 from equidp.kernel.noise import SeededRandomness, SystemRandomness
 from equidp.kernel.step import PrivateStep
 from equidp.ledger.ledger import Ledger
-from equidp.runs.begin import begin
-from equidp.runs.config import DatasetLedger, Execution, RunData, TrainConfig
+from equidp.runs.begin import begin, prepare
+from equidp.runs.config import DatasetLedger, RunData, TrainConfig
 from equidp.runs.folder import RunFolder
-from equidp.runs.prepare import prepare
 from equidp.runs.releases import IndividualRelease
 from equidp.runs.saved import open_run
 from equidp.runs.train import train
@@ -142,7 +141,7 @@ def config_of_run(number: int, folder: Path, epochs: float) -> TrainConfig:
         .with_changes(method=METHODS[number % 3], accountant="rdp", releases=(IndividualRelease(0.1),))
         .with_usual_noise(),
         DatasetLedger(folder / "shared", epsilon=1e3, delta=1e-5) if number % 2 else None,
-        execution=Execution(checkpoint_seconds=0.0),
+        checkpoint_seconds=0.0,
     )
 
 

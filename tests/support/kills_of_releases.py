@@ -41,9 +41,9 @@ from equidp.kernel.run import PrivateRun
 from equidp.kernel.step import PrivateStep
 from equidp.ledger.ledger import Ledger
 from equidp.runs import begin as beginning, train as training
-from equidp.runs.config import DatasetLedger, Execution, RunData, TrainConfig
+from equidp.runs.begin import prepare
+from equidp.runs.config import DatasetLedger, RunData, TrainConfig
 from equidp.runs.folder import RELEASED, RunFolder
-from equidp.runs.prepare import prepare
 from equidp.runs.releases import CountsRelease, IndividualRelease, PreprocessingRelease, preprocessing
 from equidp.tables.recipe import Column, Recipe
 from equidp.training.plan import Plan
@@ -211,7 +211,7 @@ class _Story:
                     ),
                 ),
                 DatasetLedger(self.ledger, epsilon=1e4, delta=1e-5),
-                execution=Execution(checkpoint_seconds=0.0),
+                checkpoint_seconds=0.0,
             )
             train = config.load()[0].train
             plan = replace(

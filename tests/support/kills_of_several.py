@@ -19,8 +19,7 @@ from typing import Any
 import torch.distributed as dist
 
 from equidp.errors import EquidpError
-from equidp.runs.begin import begin
-from equidp.runs.prepare import prepare
+from equidp.runs.begin import begin, prepare
 from equidp.runs.train import train
 from support.kills import (
     KINDS,

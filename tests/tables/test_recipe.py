@@ -99,9 +99,9 @@ def test_what_cannot_be_is_refused_when_a_recipe_is_made(plain, field):
 
 def test_a_file_that_holds_no_recipe_is_named(tmp_path):
     (tmp_path / "r.toml").write_text("target = ")
-    with raises_field(DataError, "config", "r.toml", "TOML"):
+    with raises_field(SettingError, "config", "r.toml", "TOML"):
         Recipe.read(tmp_path / "r.toml")
-    with raises_field(DataError, "config", "nowhere.toml"):
+    with raises_field(SettingError, "config", "nowhere.toml"):
         Recipe.read(tmp_path / "nowhere.toml")
 
 

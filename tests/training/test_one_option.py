@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from equidp.cli.options import options_from, part_settings
+from equidp.cli.options import TRAINING, options_of, settings_in
 from equidp.errors import SettingError
 from equidp.training.option import option
 from equidp.training.plan import Plan
@@ -29,13 +29,9 @@ PLAN = WarmPlan(epsilon=3.0, epochs=2, batch_size=50)
 
 
 def test_a_new_option_has_help_and_a_type_on_the_command_line_and_in_toml():
-    (setting,) = (each for each in part_settings(WarmPlan) if each.name == "warm_up")
+    (setting,) = settings_in(WarmPlan, ["warm_up"])
     assert (setting.type, setting.help) == (float, "Share of steps until the rate is reached.")
-
-    @options_from(part_settings(WarmPlan))
-    class Options:
-        """Options of training."""
-
+    Options = options_of("Options", [(setting, TRAINING)])
     assert Options(warm_up=0.3).warm_up == 0.3
     assert Options().warm_up is None
 

@@ -31,7 +31,6 @@ from equidp.cli.messages import (
     fail,
     keep_freed_memory,
     say,
-    termination_in_words,
     warning_printer,
 )
 from equidp.errors import EquidpError, SettingError
@@ -157,7 +156,7 @@ def main(line: App = app) -> None:
     warnings.showwarning = warning_printer()
     code: object = 0
     try:
-        with termination_in_words(), within_command():
+        with within_command():
             _run_command(line, sys.argv[1:])
     except BrokenPipeError:  # a reader, such as head, has seen enough
         pass

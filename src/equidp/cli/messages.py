@@ -6,11 +6,9 @@ import ctypes
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from rich.console import Console
@@ -66,36 +64,9 @@ def warning_printer() -> Callable[..., None]:
     return show_warning
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM ended a command outside of training, where it ends one as Ctrl-C does."""
-
-
 def exit_code(stopped: KeyboardInterrupt) -> int:
     """Exit code of a command that a signal stopped: 128 and the signal's number."""
-    if isinstance(stopped, TrainingStopped):
-        return 128 + stopped.signal
-    return 128 + (signal.SIGTERM if isinstance(stopped, Terminated) else signal.SIGINT)
-
-
-@contextmanager
-def termination_in_words() -> Iterator[None]:
-    """Raise `Terminated` at SIGTERM, which would end the command without a word.
-
-    Processes of torchrun end at once: one that waits for the others could not end in words.
-    """
-    own = threading.current_thread() is threading.main_thread() and "TORCHELASTIC_RUN_ID" not in os.environ
-    if not own or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        yield
-        return
-
-    def stop(number: int, frame: FrameType | None) -> NoReturn:
-        raise Terminated
-
-    signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    return 128 + (stopped.signal if isinstance(stopped, TrainingStopped) else signal.SIGINT)
 
 
 @contextmanager
@@ -109,41 +80,19 @@ def stoppable(otherwise: str | Callable[[], str]) -> Iterator[None]:
         sys.exit(exit_code(stopped))
 
 
-def progress_lines(every: float = 30.0, clock: Callable[[], float] = time.monotonic) -> Progress:
-    """Say what share of the work is done, and about how long the rest takes, at most every `every` seconds;
-    nothing where all is done before."""
-    began = said = clock()
-
-    def say_progress(done: int, total: int) -> None:
-        from equidp.training.progress import duration
-
-        nonlocal began, said
-        if not done:  # the next runs that train together
-            began = clock()
-            return
-        if clock() - said < every:
-            return
-        said = clock()
-        share, left = done / total, ""
-        if 0.05 <= share < 1:  # less says little about the rest
-            left = f", about {duration((said - began) * (1 / share - 1))} left"
-        say(f"{share:.0%} done{left}.")
-
-    return say_progress
-
-
 @contextmanager
 def progress_bar() -> Iterator[Progress]:
-    """Show a bar over the work of all runs with the time left; in a log, a line now and then."""
-    if not _console.is_terminal:
-        yield progress_lines()
-        return
-    from rich import progress as rich
+    """Show a bar over the work of all runs with the time left; in a log, its state now and then."""
+    from tqdm.auto import tqdm
 
-    columns = (*rich.Progress.get_default_columns(), rich.TimeElapsedColumn())
-    with rich.Progress(*columns, console=_console, transient=True) as progress:
-        task = progress.add_task("training", total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+    with tqdm(desc="training", leave=False, mininterval=0.1 if _console.is_terminal else 30.0) as bar:
+
+        def show(done: int, total: int) -> None:
+            if not done or bar.total != total:  # the next runs that train together
+                bar.reset(total)
+            bar.update(done - bar.n)
+
+        yield show
 
 
 def keep_freed_memory() -> None:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from equidp.kernel.epsilon import ACCOUNTANTS
 from equidp.policies.table import METHODS
 
 if TYPE_CHECKING:
@@ -14,14 +13,17 @@ if TYPE_CHECKING:
 else:  # completes to names, and takes import paths
     MethodName = Literal[tuple(METHODS)] | str
 
-BOUNDED_HELP = "How gradients are bounded: a method (see equidp methods), or my_module:MyPolicy."
+ACCOUNTANTS = ("pld", "rdp", "rdp-classic")
 _DELTA_HELP = "Delta of all together; default: a tenth of 1 / n, rounded down to a power of ten."
 _RISK_HELP = (
     "In place of epsilon, a bound on membership attacks: an advantage, 0.1, or a true-positive rate and its "
     "false-positive rate, 0.05,0.01."
 )
 
-Method = Annotated[MethodName, Parameter(help=BOUNDED_HELP)]
+Method = Annotated[
+    MethodName,
+    Parameter(help="How gradients are bounded: a method (see equidp methods), or my_module:MyPolicy."),
+]
 Accountant = Annotated[str, Parameter(help="How epsilon is worked out.", choices=ACCOUNTANTS)]
 Delta = Annotated[float | None, Parameter(help=_DELTA_HELP)]
 Risk = Annotated[tuple[float, ...], Parameter(help=_RISK_HELP)]

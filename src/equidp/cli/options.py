@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 from cyclopts import Group, Parameter, Token
 
@@ -24,7 +24,6 @@ from equidp.errors import SettingError
 from equidp.evaluation.metrics import METRICS
 from equidp.policies.setting import Bounded, MethodSetting, settings_of
 from equidp.policies.table import METHODS
-from equidp.runs.config import DatasetLedger
 from equidp.runs.decision import DecisionOptions as DecisionOptions
 from equidp.tables.recipe import MISSING_RULES
 from equidp.training.option import option_names
@@ -45,7 +44,6 @@ DATA, PREDICT, WHOM, PRIVACY, TRAINING, RUN = (
     for at, title in enumerate(("Data", "What to predict", "For whom", "Privacy", "Training", "The run"))
 )
 
-_Options = TypeVar("_Options")
 _PLAIN = (int, float, str, bool)
 
 
@@ -122,49 +120,25 @@ RowsCharset = Annotated[
 Parameter(name="*", group=PREDICT)(DecisionOptions)
 
 
-def options_from(
-    settings: Iterable[MethodSetting | tuple[MethodSetting, Group]],
-) -> Callable[[type[_Options]], type[_Options]]:
-    """Make a class a frozen dataclass with a field for each setting, which is None unless it is given.
-
-    Args:
-        settings: each alone, or with the group that lists it in the help.
-    """
-
-    def add(cls: type[_Options]) -> type[_Options]:
-        cls.__annotations__ = {}
-        for given in settings:
-            each, group = given if isinstance(given, tuple) else (given, None)
-            kind = _without_none(each.type)
-            if each.names:
-                kind = Literal[each.names] | kind
-            parameter = Parameter(group=group, show_choices=len(each.names) < 5)
-            cls.__annotations__[each.name] = Annotated[kind | None, parameter]
-            setattr(cls, each.name, dataclasses.field(default=None, metadata={"help": each.help}))
-        return dataclasses.dataclass(frozen=True)(cls)
-
-    return add
+def options_of(name: str, settings: Iterable[tuple[MethodSetting, Group]]) -> Any:
+    """Return a frozen dataclass with a field for each setting, in its group, which is None unless given."""
+    made = []
+    for each, group in settings:
+        kind = Literal[each.names] | _without_none(each.type) if each.names else _without_none(each.type)
+        parameter = Parameter(group=group, show_choices=len(each.names) < 5)
+        default = dataclasses.field(default=None, metadata={"help": each.help})
+        made.append((each.name, Annotated[kind | None, parameter], default))
+    return Parameter(name="*")(
+        dataclasses.make_dataclass(name, made, namespace={"__module__": __name__}, frozen=True)
+    )
 
 
-def part_settings(part: type, names: Sequence[str] = (), prefix: str = "") -> list[MethodSetting]:
-    """Return fields of a part of a run, such as `Plan`, that are made by `option`.
-
-    Args:
-        part: a dataclass.
-        names: of the fields; (): all.
-        prefix: of the options' names; a field `path` has this name itself.
-    """
-    kinds = get_type_hints(part)
-    known = {each.name: each for each in dataclasses.fields(part) if "help" in each.metadata}
+def settings_in(part: type, names: Sequence[str]) -> list[MethodSetting]:
+    """Return fields of a part of a run, such as `Plan`, that are made by `option`."""
+    kinds, known = get_type_hints(part), {each.name: each for each in dataclasses.fields(part)}
     return [
-        MethodSetting(
-            "_".join(filter(None, (prefix, "" if prefix and name == "path" else name))),
-            _without_none(kinds[name]),
-            known[name].default,
-            known[name].metadata["help"],
-            option_names(known[name]),
-        )
-        for name in names or known
+        MethodSetting(name, kinds[name], None, known[name].metadata["help"], option_names(known[name]))
+        for name in names
     ]
 
 
@@ -204,15 +178,13 @@ class TableOptions:
     """Missing values: refuse them (default), or make them a category."""
 
 
-@Parameter(name="*")
-@options_from(
+PlanOptions = options_of(
+    "PlanOptions",
     [
-        *((each, PRIVACY) for each in (*part_settings(Plan, OF_PRIVACY), _PREPROCESSING)),
-        *((each, TRAINING) for each in (*part_settings(Plan, OF_TRAINING), _BOUND)),
-    ]
+        *((each, PRIVACY) for each in (*settings_in(Plan, OF_PRIVACY), _PREPROCESSING)),
+        *((each, TRAINING) for each in (*settings_in(Plan, OF_TRAINING), _BOUND)),
+    ],
 )
-class PlanOptions:
-    """Options of training."""
 
 
 @Parameter(name="*")
@@ -240,10 +212,17 @@ class TargetOptions:
     risk: Annotated[Risk, Parameter(group=PRIVACY)] = ()
 
 
-@Parameter(name="*")
-@options_from([(each, PRIVACY) for each in part_settings(DatasetLedger, prefix="ledger")])
+@Parameter(name="*", group=PRIVACY)
+@dataclass(frozen=True)
 class LedgerOptions:
     """A ledger that all runs on the data share."""
+
+    ledger: Path | None = None
+    """Ledger that all runs on this data share; made if there is none."""
+    ledger_epsilon: float | None = None
+    """Limit of a new ledger: epsilon of all its runs together."""
+    ledger_delta: float | None = None
+    """Limit of a new ledger: delta of all its runs together."""
 
 
 def given_fields(*parts: Any, **others: Any) -> dict[str, Any]:

@@ -11,16 +11,15 @@ from typing import Any, Literal, get_origin
 
 from equidp._plain import Texts, types_in
 from equidp._validate import unknown_name
-from equidp.cli.options import OF_PRIVACY, OF_TRAINING
 from equidp.errors import SettingError
 from equidp.runs.run_file import (
     SECTIONS,
     RunFile,
     fields_of,
     load_methods,
-    place_of,
     read_fields,
     section_of,
+    sections_by_field,
 )
 
 
@@ -43,10 +42,12 @@ def read_run(
     """
     load_methods(methods)
     base = RunFile.of(config)  # its method may be one of the user's own, with settings that --set gives
-    layer = RunFile()
+    over, sections = RunFile(), sections_by_field()
     for text in sets:
-        layer = layer.with_fields(*parse_set(text))
-    return base.with_others(RunFile.of(None, given, layer))
+        over = over.with_fields(*parse_set(text))
+    for name, value in given.items():
+        over = over.with_fields(sections[name], {name: value})
+    return base.with_others(over)
 
 
 _OF_COLUMN = re.compile(r"\s*column\s*\.\s*(?P<column>.+?)\s*\.\s*(?P<field>\w+)\s*=(?P<value>.*)", re.DOTALL)
@@ -75,10 +76,8 @@ def parse_set(text: str) -> tuple[str, dict[str, Any], str]:
     section, name = parts.get("section") or "column", parts["field"].replace("-", "_")
     if section not in SECTIONS:
         raise unknown_name("section", section, SECTIONS)
-    column, kinds = _unquoted(parts.get("column") or ""), fields_of(section)
-    if name not in kinds:
-        raise unknown_name(f"field in {place_of(section, column)}", name, kinds)
-    return section, read_fields(section, {name: _value_of(parts["value"], kinds[name])}, column), column
+    column, kind = _unquoted(parts.get("column") or ""), fields_of(section).get(name, str)
+    return section, read_fields(section, {name: _value_of(parts["value"], kind)}, column), column
 
 
 def _value_of(text: str, kind: Any) -> Any:
@@ -98,15 +97,3 @@ def _unquoted(name: str) -> str:
         if name[:1] in ("'", '"'):
             (name,) = tomllib.loads(f"{name} = 1")
     return name
-
-
-def typed_setting(name: str, value: object = "") -> str:
-    """Return a setting of a plan or a method as a command line has it.
-
-    >>> typed_setting("batch_size", 64), typed_setting("momentum", 0.9), typed_setting("momentum")
-    ('--batch-size 64', '--set training.momentum=0.9', '--set training.momentum')
-    """
-    if name not in (*OF_PRIVACY, *OF_TRAINING, "clipping_bound"):
-        name = f"{section_of(name)}.{name}"
-        return f"--set {name}={value}" if value != "" else f"--set {name}"
-    return f"--{name.replace('_', '-')} {value}".rstrip()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -23,18 +23,15 @@ from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.predictions import has_diverged
 from equidp.report.guarantee import epsilon_of_groups_text, planned_sentences
-from equidp.runs.cards import DIVERGED
-from equidp.runs.config import TrainConfig
+from equidp.runs.begin import PreparedRun, prepare
 from equidp.runs.folder import PAGE, RunFolder
 from equidp.runs.owner import reference_text
-from equidp.runs.prepare import PreparedRun, prepare
+from equidp.runs.run_text import run_toml
 from equidp.runs.saved import open_run
 from equidp.runs.session import ChosenConfig, Session, noting_how_to_continue
 from equidp.runs.train import train
 from equidp.training.device import chosen_device
 from equidp.training.progress import ProgressBar
-from equidp.training.run import Run
-from equidp.training.trainer import Callback
 
 
 def resume_alone(_: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
@@ -93,74 +90,55 @@ def train_command(
 
     After Ctrl-C, SIGTERM or a crash the same command continues the run.
     """
-    place = chosen_device(device)
-    if resume is not None:
-        with several_processes(place), _resumable(resume):
-            trained = train(
-                resume, callbacks=_callbacks(), on_resume=_say_resumed, device=place, trust_code=trust_code
-            )
-        _report(resume, *trained, reference=reference)
-        return
-    if data is None and config is None:
-        raise SettingError("nothing to train on: give DATA and --out, or --resume with the folder of a run.")
-    if out is None and not dry_run:
-        raise SettingError("nowhere to keep the run: give --out with a new folder, or --dry-run.")
-    parts = (table, inputs, target, plan, ledger)
-    given = options.given_fields(*parts, method=method, settings=settings_from, seed=seed, metric=metric)
-    run = read_run(config, set_fields, given, [method or AUTO])
-    if rank():
-        if out is not None and not dry_run:
-            with several_processes(place), stoppable(""):
-                train(out, device=place)
-        return
-    session = Session.of(run, data, config)
-    with stoppable(lambda: f"stopped. {_stopped_sentence(None if dry_run else out, session.config)}"):
-        if dry_run or out is None:
+    place, folder, session = chosen_device(device), resume or out, None
+    if resume is None:
+        if data is None and config is None:
+            raise SettingError("nothing to train on: give DATA and --out, or --resume with a run's folder.")
+        if out is None and not dry_run:
+            raise SettingError("nowhere to keep the run: give --out with a new folder, or --dry-run.")
+        parts = (table, inputs, target, plan, ledger)
+        given = options.given_fields(*parts, method=method, settings=settings_from, seed=seed, metric=metric)
+        session = Session.of(read_run(config, set_fields, given, [method or AUTO]), data, config)
+    if session is not None and (dry_run or folder is None):
+        with stoppable(f"stopped. {_UNSPENT}"):
             chosen = session.choose()
             _say_plan(chosen, prepare(chosen.config, place, chosen.loaded))
-            return
-        with several_processes(place):
-            chosen, begun = session.begin(out, place)
+        return
+    assert folder is not None
+    stopped = partial(_stopped_sentence, folder, session)
+    with stoppable(stopped), noting_how_to_continue(folder), several_processes(place):
+        begun = None
+        if session is not None and not rank():
+            chosen, begun = session.begin(folder, place)
             for sentence in chosen.ignored:
                 say(sentence)
-            with _resumable(out):
-                # Code of the user's is what the command itself names.
-                trained = train(
-                    out,
-                    callbacks=_callbacks(),
-                    prepared=begun,
-                    on_resume=_say_resumed,
-                    device=place,
-                    trust_code=True,
-                )
-    _report(out, *trained, reference=reference)
+        _, found = train(
+            folder,
+            callbacks=(ProgressBar(),) if sys.stdout.isatty() and not rank() else (),
+            prepared=begun,
+            on_resume=_say_resumed,
+            device=place,
+            trust_code=trust_code or session is not None,  # code that the command itself names
+        )
+    _report(folder, found, reference=reference)
 
 
-def _callbacks() -> tuple[Callback, ...]:
-    return (ProgressBar(),) if sys.stdout.isatty() and not rank() else ()
+_UNSPENT = "Nothing was spent or written: the same command begins again."
 
 
-def _stopped_sentence(folder: Path | None, config: TrainConfig) -> str:
-    """Sentence on what a run that was stopped has spent, and how to go on; folder: None for a dry run."""
-    if folder is not None and RunFolder(folder).has_begun:
-        return RunFolder(folder).how_to_continue()
+def _stopped_sentence(folder: Path, session: Session | None) -> str:
+    """Sentence on what a run that was stopped has spent, and how to go on."""
+    if session is None or RunFolder(folder).has_begun:
+        return f"stopped. {RunFolder(folder).how_to_continue()}"
+    config = session.config
     early = [each.name for each in config.plan.releases if each.prepares()]
-    if folder is not None and config.ledger is not None and early:
+    if config.ledger is not None and early:
         shown = command_line("equidp", "verify", config.ledger.path)
         return (
-            f"Nothing was written. The ledger may be charged for {', '.join(early)}; this shows it:\n{shown}"
+            f"stopped. Nothing was written. The ledger may be charged for {', '.join(early)}; this shows "
+            f"it:\n{shown}"
         )
-    return "Nothing was spent or written: the same command begins again."
-
-
-@contextmanager
-def _resumable(folder: Path) -> Iterator[None]:
-    """Name the command that continues a run which was stopped, or whose files could not be used."""
-    with (
-        stoppable(lambda: f"stopped. {RunFolder(folder).how_to_continue()}"),
-        noting_how_to_continue(folder),
-    ):
-        yield
+    return f"stopped. {_UNSPENT}"
 
 
 def _say_resumed(spent: int, lost: int) -> None:
@@ -171,7 +149,9 @@ def _say_plan(chosen: ChosenConfig, prepared: PreparedRun) -> None:
     """Print the whole run.toml, with what the run would spend at its head."""
     for sentence in chosen.ignored:
         say(sentence)
-    print(chosen.to_toml(prepared.plan, _plan_sentences(prepared)), end="", flush=True)
+    print(
+        run_toml(chosen.config, prepared.plan, chosen.advice, _plan_sentences(prepared)), end="", flush=True
+    )
     say("Nothing was spent or written.")
 
 
@@ -193,15 +173,15 @@ def _plan_sentences(prepared: PreparedRun) -> Iterator[str]:
         yield f"This holds for each of {people:,} people, of whose rows at most {rows} are used."
 
 
-def _report(folder: Path, run: Run, found: Evaluation, *, reference: bool) -> None:
+def _report(folder: Path, found: Evaluation, *, reference: bool) -> None:
     """Print what came of a run, and where its card is; of several processes, the first."""
     if rank():
         return
-    if has_diverged(run.model):
+    from equidp.runs.cards import DIVERGED  # not before: it loads matplotlib
+
+    finished, shown = open_run(folder, trust_code=True), found.withholding()
+    if has_diverged(finished.run.model):
         say(f"warning: {DIVERGED} Try a smaller learning rate.")
-    place = RunFolder(folder)
-    metric = place.read_settings(trust_code=True)[0].measures.metric
-    shown = found.withholding()
-    print_result(run, shown, metric, place.results / PAGE)
+    print_result(finished.run, shown, finished.config.metric, RunFolder(folder).results / PAGE)
     if reference:
-        print(reference_text(open_run(folder, trust_code=True), shown))
+        print(reference_text(finished, shown))

@@ -1,4 +1,4 @@
-"""Folder of a run before its first step: settings, ledger, and releases that were paid for and drawn."""
+"""A run before its first step: loaded, checked, and begun in a folder with releases paid for and drawn."""
 
 from __future__ import annotations
 
@@ -7,57 +7,127 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from equidp._files import check_folder, sync_folder, write_whole
-from equidp.data import DataSplit
+from equidp._provenance import kernel_digest, versions
+from equidp.data.dataset import DataSplit
 from equidp.errors import SettingError
-from equidp.evaluation.predictions import Decision
+from equidp.evaluation.metrics import metric_for
 from equidp.ledger.ledger import Ledger
-from equidp.runs.config import RunData, TrainConfig
-from equidp.runs.folder import CONFIG, DRAFT, ENCODER, RunFolder, keep_release
-from equidp.runs.prepare import Loaded, PreparedRun, open_ledger, prepare
+from equidp.runs.config import TrainConfig
+from equidp.runs.folder import CONFIG, DRAFT, ENCODER, LEDGER, RunFolder, keep_release
+from equidp.runs.own_code import own_code
 from equidp.tables.encode import TableEncoder
+from equidp.training.build import build
 from equidp.training.device import CPU
+from equidp.training.processes import alone
 from equidp.training.release import Release
 from equidp.training.resolved import ResolvedPlan
+from equidp.training.trainer import Callback, Trainer
 
 T = TypeVar("T")
+Loaded = tuple[DataSplit, TableEncoder | None]
+"""Result of `TrainConfig.load`."""
 
 
 @dataclass(frozen=True)
-class Beginning:
-    """Parts of a run that releases before the Trainer read, and return changed.
+class PreparedRun:
+    """A run that was checked, and has spent nothing but what releases before its first step cost.
 
     Attributes:
-        data: with its source, and the seed of its split.
-        split: the data as it is trained on.
-        encoder: of its columns, if the run keeps one.
-        plan: to train by.
-        decision: of two classes, see `TrainConfig.decision`.
-        ledger, run: that releases are charged to, and the name of the run.
-        folder: that keeps what was drawn.
+        config: its settings.
+        plan: worked out for its method and data.
+        split: its data.
+        encoder: of columns; None for data without any. Where preprocessing is private, one that no rows were
+            read for stands for it before `begin`.
+        trainer: of the run, to try it out; None once a release has changed its data or its plan.
+        run: its random name on the ledger's lines.
     """
 
-    data: RunData
+    config: TrainConfig
+    plan: ResolvedPlan
     split: DataSplit
     encoder: TableEncoder | None
-    plan: ResolvedPlan
-    decision: Decision
-    ledger: Ledger
-    run: str
-    folder: Path
+    trainer: Trainer | None
+    run: str = field(default_factory=Ledger.new_run)
 
-    def release(self, release: Release, draw: Callable[[float], T]) -> T:
-        """Pay for a release, draw it by its noise multiplier, and keep it; return what was drawn."""
-        drawn = self.ledger.release(self.run, release.name, self.plan.noise_of(release), draw)
-        keep_release(self.folder, release, drawn)
-        return drawn
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """Facts that follow from the configuration and the data, as plain values; hashes the data once."""
+        train = self.split.train
+        return {
+            "num_train": len(train),
+            "input_shape": list(train.input_shape),
+            "group_names": list(train.group_names),
+            "groupings": [asdict(each) for each in train.groupings],
+            "class_names": list(train.class_names),
+            "notes": list(self.split.notes),
+            "name": self.config.data.source().name,
+            "versions": versions(),
+            "kernel_sha256": kernel_digest(),
+            "own_code": own_code(self.plan),
+            "sensitive_data_sha256": self.split.digest(),
+            "run": self.run,
+        }
+
+
+def prepare(config: TrainConfig, device: torch.device = CPU, loaded: Loaded | None = None) -> PreparedRun:
+    """Load the data and check everything that can go wrong before anything is spent; write nothing.
+
+    Args:
+        config: of the run.
+        device: where to train.
+        loaded: its data; None: it is loaded now.
+
+    Raises:
+        EquidpError: says what is wrong.
+    """
+    split, encoder = loaded or config.load()
+    for each in config.plan.releases:
+        each.check_data(split.train)
+    metric_for(config.metric, split.test.class_names)
+    config.decision.index(split.test.class_names)
+    plan = config.plan.resolve(len(split.train), split.train.group_names)
+    with alone():
+        unit = split.train.unit
+        ledger = Ledger(unit=unit) if config.ledger is None else config.ledger.rehearse(unit)
+        trainer = make_trainer(config, plan, split, ledger, device=device)
+        return PreparedRun(config, plan, split, encoder, trainer)
+
+
+def make_trainer(
+    config: TrainConfig,
+    plan: ResolvedPlan,
+    split: DataSplit,
+    ledger: Ledger | None,
+    run: str | None = None,
+    callbacks: Sequence[Callback] = (),
+    device: torch.device = CPU,
+) -> Trainer:
+    """Return the trainer of a run; samples and noise come from the operating system."""
+    return build(
+        plan,
+        split.train,
+        weights_seed=config.data.seed,
+        device=device,
+        engine=config.engine,
+        callbacks=callbacks,
+        ledger=ledger if ledger is None or run is None else (ledger, run),
+    )
+
+
+def open_ledger(config: TrainConfig, folder: Path, unit: str) -> Ledger:
+    """Open the ledger of the dataset, or the run's own, in its folder."""
+    if config.ledger is None:
+        return Ledger(folder / LEDGER, unit=unit)
+    return config.ledger.open(unit)
 
 
 def begin_or_continue(
@@ -67,11 +137,6 @@ def begin_or_continue(
     loaded: Loaded | None = None,
 ) -> PreparedRun | None:
     """Begin a run, unless the folder holds it already and it was stopped: `train` then goes on.
-
-    Args:
-        config: of the run.
-        folder: new, empty, or of the same run.
-        device, loaded: see `prepare`.
 
     Returns:
         What `begin` returns; None for a run that goes on.
@@ -143,36 +208,24 @@ def _digest(config: TrainConfig) -> str:
 
 
 def _pay_and_draw(prepared: PreparedRun, folder: Path) -> PreparedRun:
-    """Return the run with the releases that its data or plan follow from, paid for and drawn."""
-    config, plan, unit = prepared.config, prepared.plan, prepared.split.train.unit
+    """Return the run with the releases that its data or plan follow from, paid for, drawn and kept."""
+    config, plan, trainer = prepared.config, prepared.plan, prepared.trainer
     releases = [each for each in config.plan.releases if each.prepares()]
     if config.ledger is None and not releases:
         return prepared
-    trainer = prepared.trainer
     assert trainer is not None  # no release has changed data or plan yet
-    with open_ledger(config, folder, unit) as ledger:
+    with open_ledger(config, folder, prepared.split.train.unit) as ledger:
         ledger.check(trainer.event, trainer.steps, beside=plan.releases, delta=plan.delta)
-        begun = whole = Beginning(
-            config.data,
-            prepared.split,
-            prepared.encoder,
-            plan,
-            config.decision,
-            ledger,
-            prepared.run,
-            folder,
-        )
+
+        def pay(release: Release, draw: Callable[[float], T]) -> T:
+            drawn = ledger.release(prepared.run, release.name, plan.noise_of(release), draw)
+            keep_release(folder, release, drawn)
+            return drawn
+
+        whole = prepared
         for each in releases:
-            begun = each.prepare(begun)
-    same = begun.split is whole.split and begun.plan is whole.plan
-    return replace(
-        prepared,
-        config=config if begun.decision == whole.decision else config.with_decision(begun.decision),
-        plan=begun.plan,
-        split=begun.split,
-        encoder=begun.encoder,
-        trainer=trainer if same else None,
-    )
+            whole = each.prepare(whole, pay)
+    return whole
 
 
 def check_new(folder: str | os.PathLike[str]) -> None:

@@ -16,12 +16,13 @@ from equidp.comparison.sweep import Sweep
 from equidp.comparison.tune import TuningPlan
 from equidp.data import DataSource
 from equidp.diagnostics import Diagnostics
+from equidp.engines import NAMES
 from equidp.errors import SettingError
 from equidp.evaluation.metrics import Metric
 from equidp.policies.methods import MethodLike
-from equidp.runs.config import Execution
 from equidp.runs.releases import take_releases
 from equidp.runs.run_file import LISTED_IN, RunFile, fields_of, load_methods
+from equidp.training.option import one_of
 from equidp.training.plan import Plan, check_option_names
 from equidp.training.record import Watch
 
@@ -163,7 +164,9 @@ def comparison_plan(
         raise SettingError(f"risk={risk}: a comparison is at targets of epsilon; give these.", field="risk")
     target = given.pop("epsilon", None)
     releases = take_releases(given, base_rate_threshold=decision.at_counted_rate)
-    engine = Execution.take(given).engine
+    engine = given.pop("engine", "auto")
+    one_of(NAMES)("engine", engine)
+    given.pop("checkpoint_seconds", None)  # of one run
     known = {each.name for each in fields(ComparisonPlan)}
     of_releases: dict[str, Any] = {}
     for release in releases:

@@ -1,11 +1,11 @@
-"""TrainConfig: settings of one run of `equidp train`, in parts."""
+"""TrainConfig: settings of one run of `equidp train`."""
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,7 +18,6 @@ from equidp.data.features import check_not_varied
 from equidp.data.table import ColumnSource, can_be_private
 from equidp.engines import NAMES
 from equidp.errors import DataWarning, SettingError
-from equidp.evaluation.metrics import metric_for
 from equidp.evaluation.predictions import Decision
 from equidp.kernel.noise import SeededRandomness
 from equidp.ledger.ledger import Ledger
@@ -76,16 +75,16 @@ class RunData:
 
 @dataclass(frozen=True)
 class DatasetLedger:
-    """Ledger of all runs on a dataset, and the limit of a new one. Fields are options of commands.
+    """Ledger of all runs on a dataset, and the limit of a new one.
 
     Attributes:
         path: of its file.
         epsilon, delta: limit of a new ledger; None: that of the file, or none.
     """
 
-    path: Path = option(MISSING, "Ledger that all runs on this data share; made if there is none.")
-    epsilon: float | None = option(None, "Limit of a new ledger: epsilon of all its runs together.")
-    delta: float | None = option(None, "Limit of a new ledger: delta of all its runs together.")
+    path: Path
+    epsilon: float | None = None
+    delta: float | None = None
 
     def __post_init__(self) -> None:
         if (self.epsilon is None) != (self.delta is None):
@@ -93,32 +92,6 @@ class DatasetLedger:
                 f"ledger_epsilon={self.epsilon}, ledger_delta={self.delta}; a limit needs both: give "
                 "--ledger-epsilon and --ledger-delta."
             )
-
-    @classmethod
-    def of(
-        cls,
-        read: Iterable[str | os.PathLike[str] | None],
-        ledger: str | os.PathLike[str] | None = None,
-        ledger_epsilon: float | None = None,
-        ledger_delta: float | None = None,
-    ) -> DatasetLedger | None:
-        """Return the ledger of options; None without one.
-
-        Args:
-            read: files that are read; the ledger's must be another one.
-            ledger: its file.
-            ledger_epsilon, ledger_delta: its limit.
-
-        Raises:
-            SettingError: a limit without its ledger, or a file that cannot be written.
-        """
-        if ledger is not None:
-            check_writable(ledger, *read)
-            return cls(Path(ledger).absolute(), ledger_epsilon, ledger_delta)
-        for name, value in (("ledger_epsilon", ledger_epsilon), ("ledger_delta", ledger_delta)):
-            if value is not None:
-                raise SettingError(f"{name}={value} of a ledger, whose file is not given; give ledger too.")
-        return None
 
     @property
     def limit(self) -> tuple[float, float] | None:
@@ -135,50 +108,6 @@ class DatasetLedger:
         if self.path.exists() and self.path.stat().st_size:
             return Ledger.read(self.path, limit=self.limit, unit=unit)
         return Ledger(limit=self.limit, unit=unit)
-
-
-@dataclass(frozen=True)
-class Execution:
-    """Execution of a run's steps.
-
-    Attributes:
-        engine: a name in `engines.NAMES`.
-        checkpoint_seconds: see `Checkpoints`.
-    """
-
-    engine: str = option(
-        "auto",
-        "How the norms of gradients are measured; default: auto.",
-        one_of(NAMES),
-        NAMES,
-    )
-    checkpoint_seconds: float = option(
-        30.0,
-        "Seconds between two checkpoints; default: 30.",
-        lambda name, value: check_number("[0, inf]", **{name: value}),
-    )
-
-    def __post_init__(self) -> None:
-        check_options(self)
-
-    @classmethod
-    def take(cls, given: dict[str, Any]) -> Execution:
-        """Return the execution by settings that are given, and take these out."""
-        return cls(**{each.name: given.pop(each.name) for each in fields(cls) if each.name in given})
-
-
-@dataclass(frozen=True)
-class Measures:
-    """Measures of a trained model on its test examples: metric and decision.
-
-    Attributes:
-        metric: that the card judges it by; a name from `METRICS`; None: accuracy.
-        decision: of two classes, which is the positive one, and from which risk on it is predicted. See
-            `TrainConfig.decision`.
-    """
-
-    metric: str | None = None
-    decision: Decision = Decision()
 
 
 @dataclass(frozen=True)
@@ -230,19 +159,30 @@ class TrainConfig:
         data: what is trained and tested on.
         plan: method, privacy and training.
         ledger: of all runs on the data, with this one; None: the run has one of its own, in its folder.
-        measures: of the trained model.
+        metric: that the card judges the model by; a name from `METRICS`; None: accuracy.
+        decision: of two classes, which is the positive one, and from which risk on it is predicted.
         card: texts for the card.
-        execution: how steps are executed.
+        engine: a name in `engines.NAMES`.
+        checkpoint_seconds: see `Checkpoints`.
     """
 
     data: RunData
     plan: Plan
     ledger: DatasetLedger | None = None
-    measures: Measures = Measures()
+    metric: str | None = None
+    decision: Decision = Decision()
     card: CardTexts = CardTexts()
-    execution: Execution = Execution()
+    engine: str = option(
+        "auto", "How the norms of gradients are measured; default: auto.", one_of(NAMES), NAMES
+    )
+    checkpoint_seconds: float = option(
+        30.0,
+        "Seconds between two checkpoints; default: 30.",
+        lambda name, value: check_number("[0, inf]", **{name: value}),
+    )
 
     def __post_init__(self) -> None:
+        check_options(self)
         check_not_varied(self.data.features, self.plan.image_views)
         for each in self.plan.releases:
             each.check(self.plan)
@@ -253,21 +193,6 @@ class TrainConfig:
                 f"{groups.field}, or choose a private method.",
                 field=groups.field,
             )
-
-    @property
-    def decision(self) -> Decision:
-        """The decision, with the positive class of the recipe where none was named."""
-        decision = self.measures.decision
-        return Decision(decision.positive or self.data.recipe.positive, decision.threshold)
-
-    def with_decision(self, decision: Decision) -> TrainConfig:
-        """Return this configuration with another decision."""
-        return replace(self, measures=replace(self.measures, decision=decision))
-
-    def check_measures(self, class_names: Sequence[str]) -> None:
-        """Raise a SettingError unless data with these classes has the metric and the positive class."""
-        metric_for(self.measures.metric, class_names)
-        self.decision.index(class_names)
 
     def load(self, encoder: TableEncoder | None = None) -> tuple[DataSplit, TableEncoder | None]:
         """Load the split, and the encoder of its columns; None for data without columns, such as images.

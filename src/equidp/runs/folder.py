@@ -9,14 +9,14 @@ import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NoReturn, final
+from typing import Any, final
 
 from equidp._files import command_line, is_command, sync_folder, write_whole
 from equidp.data.dataset import DataSplit
 from equidp.errors import DataError, EquidpError
-from equidp.kernel.event import Entries, EventCounts
+from equidp.kernel.event import Entries, Event, EventCounts
 from equidp.runs.config import TrainConfig
 from equidp.runs.own_code import check_trusted, find_import_paths
 from equidp.runs.releases import CountsRelease, IndividualRelease, PreprocessingRelease
@@ -114,9 +114,11 @@ class RunFolder:
         """Return what continues a run which was stopped, after a sentence."""
         return f"To continue:\n{self.name_way_on()}"
 
-    def refuse_unfinished(self) -> NoReturn:
-        """Raise a DataError that says how to continue a run which was stopped."""
-        raise DataError(f"the run in {self} is not finished. {self.how_to_continue()}", field="folder")
+    def check_finished(self) -> None:
+        """Raise a DataError unless this is a finished run, or a copy of its `share/`."""
+        self.check()
+        if not self.is_finished:
+            raise DataError(f"the run in {self} is not finished. {self.how_to_continue()}", field="folder")
 
     def read_settings(self, *, trust_code: bool = False) -> Settings:
         """Read the configuration of the run, its plan, and the facts that followed.
@@ -164,6 +166,16 @@ class RunFolder:
         except DataError as error:
             raise DataError(f"{os.fspath(path)!r}: {error}", field=ENCODER) from error
         except Exception as error:
+            raise not_as_written(path, error) from error
+
+    def read_results(self) -> tuple[dict[str, Any], EventCounts, EventCounts]:
+        """Read `run.json`: its content, the entries of the plan, and those of them that were not taken."""
+        path = self.results / RUN
+        try:
+            content = json.loads(path.read_text())
+            entries, not_taken = (_read_entries(content[name]) for name in ("entries", "not_taken"))
+            return content, entries, not_taken
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise not_as_written(path, error) from error
 
     def read_counts(self) -> dict[str, float]:
@@ -260,6 +272,17 @@ def keep_release(folder: Path, release: Release, drawn: Any) -> None:
     write_whole(folder / release.file, own)
 
 
+def _read_entries(records: list[Any]) -> EventCounts:
+    entries: dict[Event, int] = {}
+    for record, count in records:
+        event = Event.of_record(record)
+        whole = json.loads(json.dumps(asdict(event))) == record and int(count) == count
+        if not whole or count < 1 or event in entries:
+            raise ValueError(record)
+        entries[event] = int(count)
+    return tuple(entries.items())
+
+
 def number_columns(entries: Entries) -> EventCounts:
     """Return the entries with columns "1", "2", ... in place of digests, in the order in which they come."""
     given = tuple(entries)
@@ -290,9 +313,22 @@ def write_sums(folder: Path, names: Iterable[str] | None = None) -> None:
     write_whole(folder / SUMS, "".join(lines))
 
 
-def read_sums(text: str) -> dict[str, str]:
-    """Return the SHA-256 of each name in a list of checksums."""
-    return {name: digest for digest, _, name in (line.partition("  ") for line in text.splitlines())}
+def compare_sums(folder: Path) -> dict[str, str]:
+    """Return what each file of a folder's list of checksums is: "same", "changed" or "missing"."""
+    try:
+        lines = (folder / SUMS).read_text().splitlines()
+    except OSError:
+        return {SUMS: "missing"}
+    states = {}
+    for digest, _, name in (line.partition("  ") for line in lines):
+        path = folder / name
+        if path.name != name:  # what leads out of the folder is not read
+            states[name] = "changed"
+        elif not path.is_file():
+            states[name] = "missing"
+        else:
+            states[name] = "same" if file_digest(path) == digest else "changed"
+    return states
 
 
 def check_sums(folder: Path, resume_command: str = "") -> None:
@@ -301,20 +337,9 @@ def check_sums(folder: Path, resume_command: str = "") -> None:
     Args:
         resume_command: command that writes them again; "": there is none.
     """
-    again = f", or write all again:\n{resume_command}" if resume_command else "."
-    try:
-        sums = read_sums((folder / SUMS).read_text())
-    except OSError as error:
-        raise DataError(
-            f"{SUMS} in {os.fspath(folder)!r} cannot be read ({error.strerror}); bring it back{again}",
-            field=SUMS,
-        ) from error
-    changed = [
-        name
-        for name, digest in sums.items()
-        if not (folder / name).is_file() or file_digest(folder / name) != digest
-    ]
+    changed = [name for name, state in compare_sums(folder).items() if state != "same"]
     if changed:
+        again = f", or write all again:\n{resume_command}" if resume_command else "."
         are, them = ("is", "it") if len(changed) == 1 else ("are", "them")
         raise DataError(
             f"{', '.join(changed)} in {os.fspath(folder)!r} {are} not as equidp wrote {them} ({SUMS} there "

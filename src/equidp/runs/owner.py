@@ -37,7 +37,7 @@ def reference_text(run: FinishedRun, found: Evaluation) -> str:
         run: of a table, in its own folder.
         found: its evaluation on its test examples, without those of few people.
     """
-    name = run.config.measures.metric or ("auc" if found.positive else "accuracy")
+    name = run.config.metric or ("auc" if found.positive else "accuracy")
     metric = metric_named(name)
     own = values_of(found, metric)[ALL].value
     sentence = reference_sentence(run.reference(name), metric, own)

@@ -7,22 +7,21 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, final, get_type_hints
 
-from equidp._files import toml_failure
-from equidp._plain import check_fields, check_table, read_value, types_in
+from equidp._files import check_writable
+from equidp._plain import check_fields, check_table, read_toml, read_value, types_in
 from equidp._validate import unknown_name
 from equidp.accounting.risk import RiskTarget
 from equidp.advice.advise import AUTO
 from equidp.errors import DataError, SettingError
 from equidp.policies.methods import MethodLike, known_policies, method_named
 from equidp.policies.setting import settings_of
-from equidp.runs.config import CardTexts, DatasetLedger, Execution, RunData
+from equidp.runs.config import CardTexts, DatasetLedger, RunData
 from equidp.runs.decision import DecisionOptions
 from equidp.tables.recipe import BESIDE, Column, Recipe, toml_key
 from equidp.training.plan import ALTERNATIVES, Plan, check_option_names
@@ -39,6 +38,7 @@ _OF_PRIVACY = (
 """Options of a plan that stand in [privacy]."""
 _OF_RUN = {"method": str, "model": str, "settings": str, "seed": int, "features": str, "metric": str}
 _DECISION = {"threshold": float | str, "base_rate": float}
+_EXECUTION = {"engine": str, "checkpoint_seconds": float}
 
 
 @final
@@ -69,14 +69,12 @@ class RunFile:
         cls,
         config: str | os.PathLike[str] | Recipe | None = None,
         given: Mapping[str, Any] = {},
-        layer: RunFile | None = None,
     ) -> RunFile:
         """Return the options of a file with others over them.
 
         Args:
             config: run.toml, or a recipe as `equidp.inspect` proposes it; None: none.
             given: options by field, of any section; `columns` has fields of columns by name.
-            layer: further options beside those given.
 
         Raises:
             SettingError: an unknown section or field, or a value of another type.
@@ -86,7 +84,7 @@ class RunFile:
             base = cls(column=plain.pop("columns", {}), table=plain)
         else:
             base = cls() if config is None else cls.read(config)
-        over, sections = layer or cls(), sections_by_field()
+        over, sections = cls(), sections_by_field()
         for name, value in given.items():
             if name == "columns":
                 for column, of_column in value.items():
@@ -102,12 +100,7 @@ class RunFile:
         Raises:
             SettingError: it cannot be read, or holds an unknown section or field, or a value of another type.
         """
-        try:
-            content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise SettingError(
-                f"config {os.fspath(path)!r} {toml_failure(error)}.", field="config"
-            ) from error
+        content = read_toml(path)
         try:
             return cls.from_plain(content)
         except (SettingError, DataError) as error:
@@ -186,8 +179,21 @@ class RunFile:
         return {name: value for name, value in options.items() if name not in apart}
 
     def ledger(self, *read: str | os.PathLike[str] | None) -> DatasetLedger | None:
-        """Return the ledger of all runs on the data, which is none of the files that are read."""
-        return DatasetLedger.of(read, **{name: self.privacy.get(name) for name in _LEDGER})
+        """Return the ledger of all runs on the data; None without one.
+
+        Args:
+            read: files that are read; the ledger's must be another one.
+
+        Raises:
+            SettingError: a limit without its ledger, or a file that cannot be written.
+        """
+        path, epsilon, delta = (self.privacy.get(name) for name in _LEDGER)
+        if path is not None:
+            check_writable(path, *read)
+            return DatasetLedger(Path(path).absolute(), epsilon, delta)
+        for name in (each for each in _LEDGER if self.privacy.get(each) is not None):
+            raise SettingError(f"{name}={self.privacy[name]} of a ledger without its file; give ledger too.")
+        return None
 
     @property
     def decision(self) -> DecisionOptions:
@@ -248,9 +254,8 @@ def fields_of(section: str) -> dict[str, Any]:
     if section == "privacy":
         released = (each for kind in map(release_class, RELEASES) for each in kind.options())
         return {**privacy, **_LEDGER, **{each.name: each.type for each in released}}
-    of_execution = get_type_hints(Execution)
     of_methods = {each.name: each.type for kind in known_policies().values() for each in settings_of(kind)}
-    return {**of_plan, **of_methods, **of_execution, **_OF_RUN, **_DECISION}
+    return {**of_plan, **of_methods, **_EXECUTION, **_OF_RUN, **_DECISION}
 
 
 def read_fields(section: str, values: Any, column: str = "") -> dict[str, Any]:

@@ -90,13 +90,15 @@ def _fields_beside_plan(config: TrainConfig) -> dict[str, Any]:
     if config.ledger is not None:
         limit = {"ledger_epsilon": config.ledger.epsilon, "ledger_delta": config.ledger.delta}
         given |= {"ledger": str(config.ledger.path), **limit}
-    given |= {"metric": config.measures.metric, "threshold": config.measures.decision.threshold}
+    given |= {"metric": config.metric, "threshold": config.decision.threshold}
     for release in config.plan.releases:
         given |= release.to_options()
         if isinstance(release, CountsRelease):
             given |= {"class_weight": BALANCED} if release.balanced else {}
             given |= {"threshold": "base-rate"} if release.base_rate_threshold else {}
-    given |= without_defaults(config.execution) | without_defaults(config.card)
+    differing = without_defaults(config)
+    given |= {name: differing[name] for name in ("engine", "checkpoint_seconds") if name in differing}
+    given |= without_defaults(config.card)
     return {
         name: value for name, value in given.items() if value is not None and name not in CardTexts.NOT_GIVEN
     }

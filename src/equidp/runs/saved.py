@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import filecmp
 import itertools
-import json
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,11 +18,10 @@ from torch import nn
 from equidp._extras import require_extra
 from equidp.data.dataset import GroupedDataset, Grouping
 from equidp.errors import DataError, DataWarning, SettingError
-from equidp.evaluation.effects import Effect, column_effects
 from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.evaluation.metrics import Metric, MetricValue, metric_for
 from equidp.evaluation.predictions import Decision, Predictions, predict
-from equidp.kernel.event import Event, EventCounts
+from equidp.kernel.event import EventCounts
 from equidp.policies.table import BASELINE
 from equidp.runs.config import TrainConfig
 from equidp.runs.decision import DecisionOptions
@@ -68,16 +67,6 @@ class FinishedRun:
     run: Run
     released: list[dict[str, Any]]
     class_counts: dict[str, float]
-
-    def effects(self) -> tuple[Effect, ...]:
-        """Effect of each column of a table that was cut into intervals; empty unless the model is additive.
-
-        Edges and texts that are not `Effect.public` come from training rows, which epsilon does not cover.
-        """
-        if self.encoder is None:
-            return ()
-        classes = self.facts["class_names"]
-        return column_effects(self.encoder, self.run.model, len(classes), self.config.decision.index(classes))
 
     def test(self) -> GroupedDataset:
         """Examples that the run was tested on.
@@ -167,7 +156,7 @@ class FinishedRun:
             test,
             level=level,
             baseline=other,
-            metric=metric or self.config.measures.metric,
+            metric=metric or self.config.metric,
             decision=options.decision(self.config.decision, self.class_counts),
         )
         return evaluation if include_sensitive else evaluation.withholding()
@@ -321,7 +310,9 @@ class FinishedRun:
             SettingError: the run was not trained on a table.
         """
         examples = self._read_examples(path, lacking)
-        if shared := self._count_trained(examples):
+        trained_on = Path(self.config.data.name)
+        is_copy = path.is_file() and trained_on.is_file() and filecmp.cmp(path, trained_on, shallow=False)
+        if shared := self.facts["num_train"] if is_copy else self._count_trained(examples):
             warnings.warn(
                 f"{os.fspath(path)!r} has rows that the run was trained on: {shared:,} of {len(examples):,}. "
                 "They tell nothing of new people. Leave it out to test on the rows that were held out.",
@@ -383,15 +374,21 @@ def open_run(folder: str | os.PathLike[str], *, trust_code: bool = False) -> Fin
     """
     place = RunFolder(folder)
     config, plan, facts = place.read_settings(trust_code=trust_code)
-    if not place.is_finished:
-        place.refuse_unfinished()
+    place.check_finished()
     check_code(plan, facts, place.path, ("model",))
     encoder = place.read_encoder(config)
     if place.has_begun:
         check_sums(place.private)
     check_sums(place.results, place.resume_command() if place.has_begun else "")
     model = _read_model(place, plan, facts)
-    run = _run_of(model, config, plan, facts, *_read_entries(place, facts))
+    content, *entries = place.read_results()
+    if content.get("run") != facts["run"]:
+        raise DataError(
+            f"{RUN} in {place} is of run {content.get('run')}, and private/ there of run {facts['run']}; "
+            "bring back the files that belong together.",
+            field="run",
+        )
+    run = _run_of(model, config, plan, facts, *entries)
     return FinishedRun(place.path, config, facts, encoder, run, place.read_released(), place.read_counts())
 
 
@@ -403,27 +400,6 @@ def _read_model(place: RunFolder, plan: ResolvedPlan, facts: Mapping[str, Any]) 
     except Exception as error:  # of the file, or of weights of another model
         raise not_as_written(path, error) from error
     return model.eval()
-
-
-def _read_entries(place: RunFolder, facts: Mapping[str, Any]) -> tuple[EventCounts, EventCounts]:
-    """Entries that a finished run states, and those of them that it had left."""
-    path = place.results / RUN
-    try:
-        content = json.loads(path.read_text())
-        stated, left = (
-            tuple((Event.of_record(event), int(count)) for event, count in content[name])
-            for name in ("entries", "not_taken")
-        )
-        run = content["run"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise not_as_written(path, error) from error
-    if run != facts["run"]:
-        raise DataError(
-            f"{os.fspath(path)!r} is of run {run}, and private/ there of run {facts['run']}; bring back the "
-            "files that belong together.",
-            field="run",
-        )
-    return stated, left
 
 
 def _run_of(

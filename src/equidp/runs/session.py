@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self, final
@@ -24,7 +24,6 @@ from equidp.advice.chosen_plan import (
 )
 from equidp.data.table import binning_of
 from equidp.errors import BudgetError, DataError, EquidpError, SettingError
-from equidp.ledger.ledger import Ledger
 from equidp.policies.methods import (
     MethodLike,
     check_not_fixed,
@@ -33,20 +32,17 @@ from equidp.policies.methods import (
 )
 from equidp.policies.setting import settings_of
 from equidp.policies.table import BASELINE, STANDARD
-from equidp.report.advice import advice_sentences, reasons_of
-from equidp.runs.begin import begin_or_continue, check_new, is_stopped
-from equidp.runs.config import Execution, Measures, TrainConfig
-from equidp.runs.folder import LEDGER, RunFolder
-from equidp.runs.prepare import Loaded, PreparedRun
+from equidp.report.advice import reasons_of
+from equidp.runs.begin import Loaded, PreparedRun, begin_or_continue, check_new, is_stopped
+from equidp.runs.config import TrainConfig
+from equidp.runs.folder import RunFolder
 from equidp.runs.releases import take_releases
 from equidp.runs.run_file import RunFile, load_methods
-from equidp.runs.run_text import run_toml
 from equidp.runs.saved import FinishedRun, open_run
 from equidp.runs.train import train as train_in_folder
 from equidp.tables.recipe import Recipe
 from equidp.training.device import CPU, chosen_device
 from equidp.training.plan import Plan
-from equidp.training.resolved import ResolvedPlan
 from equidp.training.trainer import Callback
 
 _LEVEL = ("epsilon", "risk", "accountant")
@@ -122,20 +118,14 @@ class ChosenConfig(NamedTuple):
     Attributes:
         config: of the run.
         loaded: its data; None where features of it are its inputs.
-        why: sentences on the choice.
         ignored: sentences on settings that were given, and that the method does not have.
         advice: the rules that chose it; None: other settings than recommended.
     """
 
     config: TrainConfig
     loaded: Loaded | None
-    why: tuple[str, ...]
     ignored: tuple[str, ...]
     advice: Advice | None = None
-
-    def to_toml(self, resolved: ResolvedPlan, about: Iterable[str] = ()) -> str:
-        """Return run.toml with every value of the run; `about` are sentences at its head."""
-        return run_toml(self.config, resolved, self.advice, about)
 
 
 @final
@@ -170,7 +160,7 @@ class Session:
         method = run.training.get("method", AUTO)
         settings = run.training.get("settings", RECOMMENDED)
         given, decision = run.options, run.decision
-        execution = Execution.take(given)
+        execution = {name: given.pop(name) for name in ("engine", "checkpoint_seconds") if name in given}
         released = take_releases(given, base_rate_threshold=decision.at_counted_rate)
         level = {name: given.pop(name) for name in _LEVEL if name in given}
         plan = Plan(method=STANDARD if method == AUTO else method).with_changes(
@@ -181,9 +171,10 @@ class Session:
             run.run_data(data),
             plan,
             run.ledger(data, *read),
-            Measures(run.training.get("metric"), decision.decision_to_train()),
+            run.training.get("metric"),
+            decision.decision_to_train(),
             run.card_texts,
-            execution,
+            **execution,
         )
         if settings == PUBLISHED:
             check_published(config.data.source())
@@ -202,12 +193,7 @@ class Session:
         chosen = choose_plan(source, train, data.seed, given, self.settings, method=self.method, level=level)
         taken = chosen.method if self.method == AUTO else self.method
         check_not_fixed(given, taken)
-        reasons: tuple[str, ...] = ()
-        why: tuple[str, ...] = ()
-        if chosen.advice is not None:
-            reasons = tuple(reasons_of(chosen.advice))
-            begin_with = "auto takes" if self.method == AUTO else "Training by"
-            why = tuple(advice_sentences(chosen.advice, begin_with))
+        reasons = () if chosen.advice is None else tuple(reasons_of(chosen.advice))
         inputs = {
             "features": data.features or chosen.features,
             "binning": data.binning or chosen.binning,
@@ -233,7 +219,7 @@ class Session:
         )
         same_inputs = inputs["features"] == data.features
         return ChosenConfig(
-            config, loaded if same_inputs else None, why, ignored_sentences(given, [taken]), chosen.advice
+            config, loaded if same_inputs else None, ignored_sentences(given, [taken]), chosen.advice
         )
 
     def begin(
@@ -281,17 +267,4 @@ def noting_how_to_continue(folder: str | os.PathLike[str]) -> Iterator[None]:
         other = isinstance(error, DataError) and error.field in ("data", "method", "model")
         if (unwritten or in_use or other) and is_stopped(folder):
             error.add_note(place.how_to_continue())
-        elif isinstance(error, BudgetError) and _is_uncharged(place):
-            error.add_note(
-                f"Nothing of the run in {place} is charged; remove that folder to begin another there."
-            )
         raise
-
-
-def _is_uncharged(place: RunFolder) -> bool:
-    """Return True for the folder of a run that was begun, and whose ledger holds nothing of it."""
-    with suppress(OSError, EquidpError):
-        config, _, facts = place.read_settings()
-        path = place.private / LEDGER if config.ledger is None else config.ledger.path
-        return not (path.exists() and Ledger.read(path).entries(facts["run"]))
-    return False

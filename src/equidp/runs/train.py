@@ -24,7 +24,7 @@ from equidp.kernel.event import STEP
 from equidp.kernel.processes import Processes
 from equidp.ledger.ledger import Ledger
 from equidp.report.guarantee import Guarantee
-from equidp.runs.cards import write_cards
+from equidp.runs.begin import PreparedRun, make_trainer, open_ledger
 from equidp.runs.config import TrainConfig
 from equidp.runs.folder import (
     CONFIG,
@@ -41,7 +41,6 @@ from equidp.runs.folder import (
 )
 from equidp.runs.own_code import check_code
 from equidp.runs.owner import warn_of_leak
-from equidp.runs.prepare import PreparedRun, make_trainer, open_ledger
 from equidp.tables.encode import TableEncoder
 from equidp.training.checkpoint import Checkpoints
 from equidp.training.device import CPU
@@ -175,8 +174,7 @@ def _train_beside_first(
 
 def evaluate_run(run: Run, split: DataSplit, config: TrainConfig) -> Evaluation:
     """Evaluate the run's model on the test examples."""
-    metric, decision = config.measures.metric, config.decision
-    return evaluate(run.model, split.test, metric=metric, decision=decision)
+    return evaluate(run.model, split.test, metric=config.metric, decision=config.decision)
 
 
 def _write_results(
@@ -189,6 +187,8 @@ def _write_results(
     ledger: Ledger,
 ) -> None:
     """Write weights, cards, `run.json` and what was released, in one step."""
+    from equidp.runs.cards import write_cards  # not before: it loads matplotlib
+
     with place.write_results(shared=math.isfinite(run.epsilon())) as folder:
         for each in config.plan.releases:
             if (place.private / each.file).exists():
@@ -223,8 +223,8 @@ def _run_facts(config: TrainConfig, plan: ResolvedPlan, facts: dict[str, Any], r
 
 
 def _checkpoints(config: TrainConfig, place: RunFolder) -> Checkpoints:
-    how, seconds = place.name_way_on(), config.execution.checkpoint_seconds
-    return Checkpoints(place.private, seconds=seconds, how_to_resume=how)
+    seconds = config.checkpoint_seconds
+    return Checkpoints(place.private, seconds=seconds, how_to_resume=place.name_way_on())
 
 
 def open_own(config: TrainConfig, run: str, unit: str, place: RunFolder) -> Ledger:

@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from equidp._provenance import kernel_digest, versions
 from equidp.display import shown_epsilon
 from equidp.errors import BudgetError, DataError
-from equidp.kernel.event import STEP, Event
+from equidp.kernel.event import STEP, Event, EventCounts
 from equidp.ledger.ledger import Ledger
 from equidp.ledger.renyi import renyi_code
 from equidp.report.guarantee import stated_guarantees
@@ -32,10 +32,10 @@ from equidp.runs.folder import (
     RUN,
     SUMS,
     RunFolder,
+    compare_sums,
     file_digest,
     not_as_written,
     number_columns,
-    read_sums,
 )
 from equidp.runs.recompute import recompute_epsilon
 from equidp.training.run import subtract_counts
@@ -76,15 +76,14 @@ class Verification:
         return tuple(each.name for each in self.checks if each.passed is False)
 
 
-@final
-@dataclass(frozen=True)
-class _Files:
+class _Files(NamedTuple):
     """Files of a run that checks compare.
 
     Attributes:
         folder: of the run, or a copy of its `share/`.
         run: content of `run.json`.
-        entries, not_taken: how often each event was planned, and left out of that.
+        entries: how often each event was planned.
+        spent: how often each was spent.
         card: text of the card.
         statements: every epsilon and delta in a guarantee on the card, as text and as a page.
         ledger: None where there is none; `ledger_error` where it cannot be read.
@@ -92,143 +91,87 @@ class _Files:
 
     folder: RunFolder
     run: Mapping[str, Any]
-    entries: Mapping[Event, int]
-    not_taken: Mapping[Event, int]
+    entries: EventCounts
+    spent: dict[Event, int]
     card: str
     statements: frozenset[tuple[float, float]]
     ledger: Ledger | None
     ledger_error: str
 
-    @property
-    def spent(self) -> dict[Event, int]:
-        """Entries that were spent, of those that the card states."""
-        return dict(subtract_counts(self.entries.items(), self.not_taken.items()))
-
 
 def verify(folder: str | os.PathLike[str]) -> Verification:
     """Check that a finished run is whole, and that it states the epsilon that follows from its entries.
-
-    The checks find accidents and contradictions. Somebody who can write all files can make them agree:
-    compare the checksums of the card and the ledger with those that were noted elsewhere.
 
     Args:
         folder: of a run, or a copy of its `share/`.
 
     Raises:
-        DataError: there is no finished run.
+        DataError: there is no finished run, its facts are not as equidp wrote them, or it holds a link.
     """
-    files = _read_files(RunFolder(folder))
-    return Verification(tuple(check(files) for check in CHECKS.values()), tuple(files.run["facts"]["notes"]))
-
-
-def _read_files(folder: RunFolder) -> _Files:
-    """Read the files that checks compare.
-
-    Raises:
-        DataError: there is no finished run, or its facts are not as equidp wrote them.
-    """
-    folder.check()
-    if not folder.is_finished:
-        folder.refuse_unfinished()
-    place = folder.results
+    place = RunFolder(folder)
+    place.check_finished()
+    for path in (*place.results.iterdir(), *(place.private.iterdir() if place.private.exists() else ())):
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            raise DataError(
+                f"{path.name} in {os.fspath(path.parent)!r} is a link, or no file, and nothing outside of "
+                "the folder is read; copy the file there.",
+                field=path.name,
+            )
+    run, entries, not_taken = place.read_results()
+    texts = {name: _read_text(place.results / name) for name in (CARD, PAGE)}
+    files = _Files(
+        place,
+        run,
+        entries,
+        dict(subtract_counts(entries, not_taken)),
+        texts[CARD],
+        frozenset().union(*map(stated_guarantees, texts.values())),
+        *_read_ledger(place),
+    )
     try:
-        run = json.loads(_read_text(place / RUN))
-        entries, not_taken = (_read_entries(run[name]) for name in ("entries", "not_taken"))
-        run["run"], run["accountant"], run["target_epsilon"], run["plan"].get("steps")
-        (run["epsilon"] or 0.0) + run["delta"] + 1 / run["facts"]["num_train"]
-        if not all(isinstance(note, str) for note in run["facts"]["notes"]):
-            raise TypeError("notes")
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
-        raise not_as_written(place / RUN, error) from error
-    card, page = (_read_text(place / name) for name in (CARD, PAGE))
-    statements = frozenset(stated_guarantees(card) | stated_guarantees(page))
-    ledger, problem = None, ""
-    if (path := _ledger_path(folder)) is not None:
-        try:
-            ledger = Ledger.read(path)
-        except BudgetError as error:
-            problem = str(error)
-    return _Files(folder, run, entries, not_taken, card, statements, ledger, problem)
-
-
-def _read_entries(records: list[Any]) -> dict[Event, int]:
-    entries: dict[Event, int] = {}
-    for record, count in records:
-        event = Event.of_record(record)
-        whole = json.loads(json.dumps(asdict(event))) == record and int(count) == count
-        if not whole or count < 1 or event in entries:
-            raise ValueError(record)
-        entries[event] = int(count)
-    return entries
-
-
-def _ledger_path(folder: RunFolder) -> Path | None:
-    """Return the ledger of a run: its own, or the one of the dataset that its configuration names.
-
-    None: these files are a copy without one.
-    """
-    own = folder.private / LEDGER
-    _check_own(own)
-    with suppress(ValueError, LookupError, TypeError):
-        if folder.has_begun and (named := json.loads(_read_text(folder.find(CONFIG)))["config"]["ledger"]):
-            return Path(named["path"])
-    return own if own.exists() or folder.has_begun else None
-
-
-def _is_own(path: Path) -> bool:
-    """Return whether a path is that of a file in its folder, and no link out of it."""
-    return path.is_file() and not path.is_symlink()
-
-
-def _check_own(path: Path) -> None:
-    """Raise a DataError for what is there by this name and is no file: a link, a folder, a device."""
-    if (path.exists() or path.is_symlink()) and not _is_own(path):
-        raise DataError(
-            f"{path.name} in {os.fspath(path.parent)!r} is a link, or no file; expected the file that equidp "
-            "wrote: nothing outside of the folder is read. Copy the file there.",
-            field=path.name,
-        )
+        return Verification(tuple(check(files) for check in CHECKS.values()), tuple(run["facts"]["notes"]))
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        raise not_as_written(place.results / RUN, error) from error
 
 
 def _read_text(path: Path) -> str:
-    """Return the text of a file of the folder; "" where there is none."""
-    _check_own(path)
     return path.read_text(errors="replace") if path.exists() else ""
+
+
+def _read_ledger(folder: RunFolder) -> tuple[Ledger | None, str]:
+    """Return the ledger of a run, its own or the one that its configuration names, or what is wrong with it;
+    neither where these files are a copy without one."""
+    path = folder.private / LEDGER
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        path = Path(json.loads(folder.find(CONFIG).read_text())["config"]["ledger"]["path"])
+    if not path.exists() and not folder.has_begun:
+        return None, ""
+    try:
+        return Ledger.read(path), ""
+    except BudgetError as error:
+        return None, str(error)
 
 
 def _check_files(files: _Files) -> Check:
     """Compare each file with its checksum, and find files without one."""
     folder = files.folder
-    places = [folder.results, *([folder.private] if folder.has_begun else [])]
-    found: dict[str, Any] = {"compared": 0, "changed": [], "missing": [], "unlisted": []}
-    for place in places:
-        if not _is_own(place / SUMS):
-            found["missing"].append(SUMS)
-            continue
-        sums = read_sums(_read_text(place / SUMS))
-        for name, digest in sums.items():
-            path = place / name
-            if path.name != name or path.is_symlink():  # what leads out of the folder is not read
-                found["changed"].append(name)
-            elif not path.is_file():
-                found["missing"].append(name)
-            else:
-                found["compared"] += 1
-                if file_digest(path) != digest:
-                    found["changed"].append(name)
-        if place == folder.results:
-            # A copy may have been given the encoder too, which epsilon does not cover.
-            known = {*sums, SUMS, ENCODER}
-            there = [path.name for path in place.iterdir() if path.is_file() and path.name[0] != "."]
-            found["unlisted"] = sorted({*there} - known)
-    problems = found["changed"] or found["missing"] or found["unlisted"]
+    states = compare_sums(folder.results)
+    # A copy may have been given the encoder too, which epsilon does not cover.
+    there = {path.name for path in folder.results.iterdir() if path.is_file() and path.name[0] != "."}
+    unlisted = sorted(there - {*states, SUMS, ENCODER})
+    listed = [*states.items(), *(compare_sums(folder.private).items() if folder.has_begun else ())]
+    found: dict[str, Any] = {
+        state: [name for name, of_file in listed if of_file == state] for state in ("changed", "missing")
+    }
+    problems = found["changed"] or found["missing"] or unlisted
+    found |= {"compared": len(listed) - len(found["missing"]), "unlisted": unlisted}
     return Check("files", bool(found["compared"]) and not problems, found)
 
 
 def _check_card(files: _Files) -> Check:
     """Find the checksum of the weights on the card."""
     model = files.folder.results / MODEL
-    named = _is_own(model) and file_digest(model) in files.card
+    named = model.exists() and file_digest(model) in files.card
     return Check("card", bool(files.card) and named, {"card": bool(files.card), "weights": named})
 
 
@@ -268,7 +211,7 @@ def _check_entries(files: _Files) -> Check:
 def _check_epsilon(files: _Files) -> Check:
     """Compare epsilon of `run.json` and of the card with that of dp_accounting alone."""
     epsilon, delta = files.run["epsilon"], files.run["delta"]
-    recomputed = recompute_epsilon([(asdict(event), count) for event, count in files.entries.items()], delta)
+    recomputed = recompute_epsilon([(asdict(event), count) for event, count in files.entries], delta)
     found = {
         "recomputed": recomputed,
         "delta": delta,

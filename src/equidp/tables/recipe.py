@@ -5,18 +5,15 @@ from __future__ import annotations
 import codecs
 import math
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import tomlkit
 
-from equidp._files import toml_failure
-from equidp._plain import check_fields, read_part, without_defaults
+from equidp._plain import check_fields, read_part, read_toml, without_defaults
 from equidp._validate import check_number, check_whole, unknown_name
-from equidp.errors import DataError, SettingError
+from equidp.errors import SettingError
 
 MISSING_RULES = ("refuse", "category")
 TEST_SHARE = 0.2
@@ -303,13 +300,9 @@ class Recipe:
         """Read [table] and [column.NAME] of a file run.toml, as `equidp inspect --out` writes it.
 
         Raises:
-            DataError: the file cannot be read, or not as TOML.
-            SettingError: it holds something else than a recipe.
+            SettingError: the file cannot be read, or holds something else than a recipe.
         """
-        try:
-            content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise DataError(f"config {os.fspath(path)!r} {toml_failure(error)}.") from error
+        content = read_toml(path)
         table = {name: value for name, value in content.get("table", {}).items() if name not in BESIDE}
         return cls.from_plain({**table, "columns": content.get("column", {})})
 

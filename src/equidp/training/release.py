@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -79,11 +79,14 @@ class Release:
     def check_data(self, train: Any) -> None:
         """Raise a SettingError unless it goes with the training data."""
 
-    def prepare(self, run: Any) -> Any:
+    def prepare(self, run: Any, pay: Callable[[Release, Callable[[float], Any]], Any]) -> Any:
         """Draw what data or plan follow from, before there is a Trainer; return the run with it.
 
-        `equidp train` asks (`equidp.runs.begin.Beginning`). A Trainer of your own draws nothing here, and
-        refuses such a release before its first step.
+        A Trainer of your own draws nothing here, and refuses such a release before its first step.
+
+        Args:
+            run: the `equidp.runs.begin.PreparedRun` that `equidp train` begins.
+            pay: `pay(self, draw)` charges, draws by the noise multiplier, keeps and returns what was drawn.
         """
         return run
 

@@ -13,10 +13,9 @@ from equidp.data import Recipe
 from equidp.errors import SettingError
 from equidp.kernel.epsilon import epsilon
 from equidp.ledger.ledger import Ledger
-from equidp.runs.begin import begin
+from equidp.runs.begin import begin, prepare
 from equidp.runs.config import RunData, TrainConfig
 from equidp.runs.folder import CARD, LEDGER, RunFolder
-from equidp.runs.prepare import prepare
 from equidp.runs.releases import CountsRelease, PreprocessingRelease
 from equidp.runs.saved import open_run
 from equidp.runs.train import train

@@ -14,10 +14,9 @@ from equidp.data import Recipe, table as table_module
 from equidp.errors import BudgetError, DataError, SettingError
 from equidp.kernel.epsilon import epsilon
 from equidp.ledger.ledger import Ledger
-from equidp.runs.begin import begin
+from equidp.runs.begin import begin, prepare
 from equidp.runs.config import DatasetLedger, RunData, TrainConfig
 from equidp.runs.folder import CARD, ENCODER, LEDGER, check_sums
-from equidp.runs.prepare import prepare
 from equidp.runs.releases import PreprocessingRelease
 from equidp.runs.saved import open_run
 from equidp.runs.train import train

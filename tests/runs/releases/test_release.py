@@ -18,10 +18,9 @@ from equidp.errors import SettingError
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.event import Event
 from equidp.ledger.ledger import Ledger
-from equidp.runs.begin import begin
+from equidp.runs.begin import begin, prepare
 from equidp.runs.config import RunData, TrainConfig
 from equidp.runs.folder import CARD, LEDGER, SUMS
-from equidp.runs.prepare import prepare
 from equidp.runs.releases import CountsRelease, PreprocessingRelease
 from equidp.runs.train import train
 from equidp.runs.verify import verify

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 from equidp.accounting.planned import COUNTS, check_share
 from equidp.data.class_counts import balanced_class_weights, check_balanced, count_classes
@@ -16,7 +17,7 @@ from equidp.training.plan import Plan
 from equidp.training.release import Release
 
 if TYPE_CHECKING:
-    from equidp.runs.begin import Beginning
+    from equidp.runs.begin import PreparedRun
 
 
 @final
@@ -54,11 +55,13 @@ class CountsRelease(Release):
         if self.base_rate_threshold:
             check_base_rate(train.class_names)
 
-    def prepare(self, run: Beginning) -> Beginning:
+    def prepare(self, run: PreparedRun, pay: Callable[..., Any]) -> PreparedRun:
         train, noise = run.split.train, run.plan.noise_of(self)
-        counts = run.release(self, lambda noise: count_classes(train, noise, SystemRandomness()))
+        counts = pay(self, lambda noise: count_classes(train, noise, SystemRandomness()))
         if self.balanced:
-            run = replace(run, plan=run.plan.with_class_weight(balanced_class_weights(counts, noise)))
+            plan = run.plan.with_class_weight(balanced_class_weights(counts, noise))
+            run = replace(run, plan=plan, trainer=None)
         if self.base_rate_threshold:
-            run = replace(run, decision=base_rate_decision(run.decision.positive, counts))
+            decision = base_rate_decision(run.config.decision.positive, counts)
+            run = replace(run, config=replace(run.config, decision=decision))
         return run

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self, final
 
@@ -17,7 +17,7 @@ from equidp.training import release
 from equidp.training.plan import Plan
 
 if TYPE_CHECKING:
-    from equidp.runs.begin import Beginning
+    from equidp.runs.begin import PreparedRun
 
 
 @final
@@ -69,13 +69,11 @@ class PreprocessingRelease(release.Release):
     def check(self, plan: Plan) -> None:
         check_share("preprocessing_share", self.preprocessing_share, plan.run_epsilon)
 
-    def prepare(self, run: Beginning) -> Beginning:
-        source = can_be_private(run.data.source())
-        rows = source.split_rows(run.data.seed)
-        encoder = run.release(
-            self, lambda noise: source.fit_encoder(rows, Release(noise, SystemRandomness()))
-        )
-        return replace(run, split=rows.encode_split(encoder), encoder=encoder)
+    def prepare(self, run: PreparedRun, pay: Callable[..., Any]) -> PreparedRun:
+        source = can_be_private(run.config.data.source())
+        rows = source.split_rows(run.config.data.seed)
+        encoder = pay(self, lambda noise: source.fit_encoder(rows, Release(noise, SystemRandomness())))
+        return replace(run, split=rows.encode_split(encoder), encoder=encoder, trainer=None)
 
     def card_entries(self) -> dict[str, str]:
         return {"preprocessing": f"private, for a share of {self.preprocessing_share:g} of epsilon"}
