@@ -218,26 +218,6 @@ def test_what_goes_wrong_is_one_message_and_exit_code_2(people, command, argumen
     assert output == ""
 
 
-def test_a_command_says_which_argument_it_lacks(people, command):
-    code, _, error = command("predict", cwd=people)
-    assert code == 2
-    assert "parameter RUN requires an argument" in " ".join(error.split())
-
-
-def test_an_unknown_option_is_exit_code_2(people, command):
-    code, _, err = command("compare", "--metods", "dpsgd", cwd=people)
-    assert code == 2
-    assert "--methods" in err
-
-
-@pytest.mark.soak
-def test_a_mistake_in_a_process_of_its_own_ends_with_exit_code_2(people):
-    done = run_equidp("account", "--examples", "60000", "--batch-size", "256", "--epochs", "60", cwd=people)
-    assert done.returncode == 2
-    assert "expected exactly one of" in " ".join(done.stderr.split())
-    assert "Traceback" not in done.stderr
-
-
 @pytest.mark.soak
 @pytest.mark.usefixtures("no_plots")
 def test_a_diagnosis_is_asked_for_shown_and_marked(people, command):
