@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import warnings
 from pathlib import Path
 
@@ -163,25 +162,6 @@ def split(path, recipe=RECIPE):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)
         return open_source(str(path), recipe=recipe).split(0)
-
-
-@pytest.mark.parametrize(
-    ("name", "spoil", "field", "given"),
-    [
-        ("p.csv.gz", lambda content: gzip.compress(content)[:-200], "path", "cannot be read"),
-        ("p.csv", lambda content: b"", "path", "empty"),
-        ("p.csv", lambda content: content[:200].splitlines()[0] + b"\n", "rows", "0 rows"),
-        ("p.csv", lambda content: content + b"1,2,3\xff\n", "path", "UTF-8"),
-        ("p.csv", lambda content: content + b"," * 30 + b"\n", "path", "cannot be read"),
-        ("p.csv", lambda content: content.replace(b"age,", b"sex,", 1), "sex", "columns"),
-        ("p.csv", lambda content: content.replace(b"age,", b"agee,", 1), "column in columns", "'agee'"),
-    ],
-)
-def test_a_file_that_is_no_table_is_refused(name, spoil, field, given, path, tmp_path):
-    other = tmp_path / name
-    other.write_bytes(spoil(path.read_bytes()))
-    with raises_field(DataError, field, given):
-        split(other)
 
 
 def test_a_folder_whose_files_have_other_columns_is_refused(tmp_path):
