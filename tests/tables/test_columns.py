@@ -153,11 +153,6 @@ def test_private_preprocessing_of_parquet_gives_the_encoder_of_csv(tmp_path):
     assert found[0][0].digest() == found[1][0].digest()
 
 
-@pytest.fixture
-def path(tmp_path):
-    return save(messy(), tmp_path / "people.csv")
-
-
 def split(path, recipe=RECIPE):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)
