@@ -73,13 +73,13 @@ def forget(ledger) -> None:
 def test_what_was_spent_is_there_when_opened_again(tmp_path):
     path = tmp_path / "ledger"
     with Ledger(path) as ledger:
-        assert spend(ledger, 7, ahead=100) == 7
+        assert spend(ledger, 9, ahead=100) == 9  # of 15 that are paid
         ledger.charge("b", OTHER)
-        assert ledger.entries() == ((STEP, 7), (OTHER, 1))
+        assert ledger.entries() == ((STEP, 9), (OTHER, 1))
     with Ledger(path) as ledger:
         assert ledger.runs == ("a", "b")
-        assert (ledger.entries("a"), ledger.entries("b")) == (((STEP, 7),), ((OTHER, 1),))
-        assert (ledger.count("a", STEP), ledger.count("b", STEP), ledger.count("c", STEP)) == (7, 0, 0)
+        assert (ledger.entries("a"), ledger.entries("b")) == (((STEP, 9),), ((OTHER, 1),))
+        assert (ledger.count("a", STEP), ledger.count("b", STEP), ledger.count("c", STEP)) == (9, 0, 0)
 
 
 def test_every_step_is_on_disk_before_charge_returns(tmp_path, monkeypatch):
