@@ -74,6 +74,7 @@ def test_what_was_spent_is_there_when_opened_again(tmp_path):
     path = tmp_path / "ledger"
     with Ledger(path) as ledger:
         assert spend(ledger, 9, ahead=100) == 9  # of 15 that are paid
+        assert ledger.count("a", STEP) == 9
         ledger.charge("b", OTHER)
         assert ledger.entries() == ((STEP, 9), (OTHER, 1))
     with Ledger(path) as ledger:
