@@ -3,10 +3,12 @@ beside a second process."""
 
 from __future__ import annotations
 
+import copy
 import errno
 import gc
 import json
 import os
+import pickle
 import resource
 import signal
 import subprocess
@@ -419,6 +421,13 @@ assert ledger._ahead.left
     done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)
     assert done.stderr == ""
     assert counts(path) == {Event(0.1, 1.0): 4}
+
+
+def test_a_copy_is_the_same_ledger_and_none_goes_to_another_process():
+    ledger = Ledger()
+    assert copy.deepcopy({"ledger": ledger})["ledger"] is ledger
+    with raises_field(BudgetError, "ledger"):
+        pickle.dumps(ledger)
 
 
 # -------------------------------------------------------------------------- facts, labels, runs, releases
