@@ -96,13 +96,19 @@ class Equidp(Learner):
             return run.predict(paths[1], lacking=list(task.levels))["p(1)"].to_numpy()
 
 
-class EquidpExact(Equidp):
-    """By its defaults: edges and categories are those of the rows, which epsilon does not cover."""
+class EquidpWithoutRanges(Equidp):
+    """The same by edges from released counts alone."""
 
-    name, options = "equidp, edges not covered", {}
+    name = "equidp, no ranges"
 
     def columns(self, task: Task) -> dict[str, dict[str, Any]]:
         return {name: each for name, each in super().columns(task).items() if name in task.levels}
+
+
+class EquidpExact(EquidpWithoutRanges):
+    """By its defaults: edges and categories are those of the rows, which epsilon does not cover."""
+
+    name, options = "equidp, edges not covered", {}
 
 
 class DPEBM(Learner):

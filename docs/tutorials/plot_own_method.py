@@ -98,7 +98,6 @@ comparison = equidp.compare(
     tune=4,
     seeds=5,
     against="dpsgd",
-    baseline="plan",
     directory=folder / "runs",
     jobs=1,
 )

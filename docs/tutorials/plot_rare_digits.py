@@ -29,8 +29,8 @@ folder = tempfile.mkdtemp()  # keeps finished runs, so that a stopped comparison
 # its images are found.
 
 EPSILON = 8.0
-common = {"seeds": 3, "epsilon": EPSILON, "baseline": "plan", "directory": folder, "jobs": 1}
-pixels = equidp.compare("digits", methods=["dpsgd"], settings="published", **common)
+common = {"seeds": 3, "epsilon": EPSILON, "directory": folder, "jobs": 1}
+pixels = equidp.compare("digits", methods=["dpsgd"], plan="published", **common)
 features = equidp.compare("digits", methods=["dpsgd", "prototypes"], **common)
 
 

@@ -12,7 +12,8 @@ from rich.console import Console
 from equidp import Column, Table
 from equidp.cli import options
 from equidp.cli.app import command
-from equidp.cli.messages import fail, progress_bar, say, stoppable
+from equidp.cli.compare import rows_as_they_finish
+from equidp.cli.messages import fail, say, stoppable
 from equidp.errors import SettingError
 from equidp.extend import check_folder, check_outputs, write_whole
 from equidp.training.progress import duration
@@ -91,7 +92,7 @@ def reproduce_command(
         f" kept in {directory}. It can be stopped, and goes on from its finished runs."
     )
     otherwise = "stopped. Finished runs are kept: the same command goes on from them."
-    with stoppable(otherwise), progress_bar() as on_progress:
+    with stoppable(otherwise), rows_as_they_finish():
         judged = reproduce(
             item,
             seeds=seeds,
@@ -100,7 +101,6 @@ def reproduce_command(
             directory=directory,
             jobs=jobs,
             device=device,
-            on_progress=on_progress,
         )
     _show(judged)
     say(f"Page: {(results / item / 'index.md').resolve()}")

@@ -97,10 +97,8 @@ class Accounted:
     def rows(self, request: Request) -> tuple[pd.DataFrame, float]:
         """Train what is not kept; return a row per figure and seed, `COLUMNS`, and seconds of all runs."""
         parts = []
-        for done, seed in enumerate(request.seeds, start=1):
+        for seed in request.seeds:
             parts.append(request.load_or_make(self, seed, self._one, code=(sys.modules[__name__],)))
-            if request.on_progress is not None:
-                request.on_progress(done, len(request.seeds))
         rows = pd.concat([part for part, _ in parts], ignore_index=True)
         return rows.assign(data=self.label or self.data)[COLUMNS], sum(seconds for _, seconds in parts)
 

@@ -12,12 +12,10 @@ import numpy as np
 import pandas as pd
 
 from equidp import Comparison, Diagnostics, compare, default_plan
+from equidp.comparison.cells import ExampleEpsilons
 from equidp.data.dataset import ALL
 from papers import ablation
 from papers.reproduction.item import COLUMNS, Request
-
-RELEASE = 0.1
-"""Epsilon of a release of individual privacy; nothing here is released."""
 
 
 @final
@@ -63,16 +61,14 @@ class Compared:
             self.data,
             methods=self.methods,
             seeds=request.seeds,
-            plan=default_plan(self.data).with_changes(dict(self.changes)),
-            sweep=None if self.sweep is None else {self.sweep[0]: self.sweep[1]},
+            plan="published",
+            changes=[] if self.sweep is None else [{self.sweep[0]: value} for value in self.sweep[1]],
             directory=request.directory,
             jobs=request.jobs,
             device=request.device,
-            on_progress=request.on_progress,
-            diagnose=self.diagnosis or False,
+            callbacks=[] if self.diagnosis is None else [self.diagnosis],
             individual=self.individual,
-            release_epsilon=RELEASE if self.individual else None,
-            baseline="plan",
+            **self.changes,
         )
         parts = [*self._final(comparison), *self._epochs(comparison), *self._further(comparison)]
         rows = pd.concat(parts, ignore_index=True).assign(data=self.label or self.data)
@@ -113,7 +109,7 @@ class Compared:
                 named = pairs["group"] + " less " + pairs["other"]
                 parts += _diagnosis_rows(pairs.assign(group=named), self.pairs)
         if self.individual:
-            own = comparison.individual.rename(columns={"sensitive_mean": "individual epsilon"})
+            own = comparison.tables[ExampleEpsilons.name].rename(columns={"mean": "individual epsilon"})
             parts += long(own.assign(at=self._at(own)), ["individual epsilon"])
         return parts
 

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from equidp import SettingError
-from equidp.comparison.cells import Progress, split_facts
+from equidp.comparison.cells import split_facts
 from equidp.data import open_source
 from equidp.digest import without_words
 from equidp.extend import versions, write_whole
@@ -69,14 +69,12 @@ class Request:
         seeds: one run of each kind for each.
         directory: where finished runs are kept.
         jobs: processes; None: one per core.
-        on_progress: called with (steps done, steps in all).
         device: name of the device to train on; studies that are not `Compared` train on the CPU.
     """
 
     seeds: tuple[int, ...]
     directory: Path
     jobs: int | None = None
-    on_progress: Progress | None = None
     device: str = "cpu"
 
     def load_or_make(
@@ -113,8 +111,7 @@ class Request:
                 with suppress(OSError):  # no folder was made, or the disk is full, which make says better
                     write_whole(clock, str(time.process_time() - began).encode())
                 raise
-            what = f"{type(study).__name__}, {study.data}, seed {seed}"
-            entry = store.put(key, {"rows": table}, {"seconds": time.process_time() - began}, what=what)
+            entry = store.put(key, {"rows": table}, {"seconds": time.process_time() - began})
             shutil.rmtree(folder, ignore_errors=True)
         return entry.table("rows"), float(entry.facts["seconds"])
 

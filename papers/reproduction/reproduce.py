@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from equidp import DataError, SettingError
-from equidp.comparison.cells import Progress, split_facts
+from equidp.comparison.cells import split_facts
 from equidp.data import open_source
 from equidp.extend import unknown_name, write_whole
 from equidp.report.plots.style import Layout, drawn_as, saved
@@ -58,7 +58,6 @@ def reproduce(
     directory: str | os.PathLike[str] = RUNS,
     jobs: int | None = None,
     device: str = "cpu",
-    on_progress: Progress | None = None,
 ) -> Judged:
     """Make a table or figure of a paper again, beside what is printed.
 
@@ -73,7 +72,6 @@ def reproduce(
         directory: finished runs are kept here, and taken from here if data, settings and code are the same.
         jobs: processes; None: one per core.
         device: where to train, as `compare` takes it; items of other studies take the CPU alone.
-        on_progress: called with (steps done, steps in all) of each study and seed.
 
     Raises:
         SettingError: an unknown name, too many seeds of some data, a device that is not there or that the
@@ -87,7 +85,7 @@ def reproduce(
     into = Path(into)
     for place in (into / name, Path(directory)):
         Store(place).check()
-    request = Request(tuple(chosen), Path(directory), jobs, on_progress, device)
+    request = Request(tuple(chosen), Path(directory), jobs, device)
     made = [
         study.rows(replace(request, seeds=(seed,)))
         for study in sorted(item.studies, key=lambda study: study.hours)

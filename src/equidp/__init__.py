@@ -43,8 +43,6 @@ _HOMES = {
     "policies.softadaclip": "SoftAdaClip",
     "policies.table": "METHODS Method",
     "report.card": "write_card",
-    "report.figures": "plot",
-    "report.comparison": "print_comparison write_report",
     "runs.comparison": "compare",
     "runs.saved": "open_run",
     "runs.session": "train",

@@ -48,8 +48,6 @@ from equidp.policies.sgd import SGD as SGD
 from equidp.policies.softadaclip import SoftAdaClip as SoftAdaClip
 from equidp.policies.table import METHODS as METHODS, Method as Method
 from equidp.report.card import write_card as write_card
-from equidp.report.comparison import print_comparison as print_comparison, write_report as write_report
-from equidp.report.figures import plot as plot
 from equidp.runs.comparison import compare as compare
 from equidp.runs.saved import open_run as open_run
 from equidp.runs.session import train as train

@@ -1,10 +1,7 @@
 """Results kept on disk, each under a key: a digest of everything that it follows from.
 
-A `Store` is a folder of entries. An entry is an index, KEY.index, which holds plain values (facts), and
-perhaps a folder KEY.xxxxxxxx of tables and arrays, which the index names with their sizes and checksums. The
-index is written last and in one step, so an entry is whole or absent wherever the process stops; what a
-stopped process leaves is removed by the next one that writes the entry. A process that writes an entry holds
-KEY.lock.
+A `Store` is a folder of entries, and an entry a folder KEY with facts.json, which names its other files with
+their sizes and checksums. It is written beside its place and put there in one step, so it is whole or absent.
 """
 
 from __future__ import annotations
@@ -20,17 +17,16 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from equidp._extras import require_extra
-from equidp._files import sync_folder
 from equidp.errors import CacheWarning, DataError, SettingError
 
 if TYPE_CHECKING:
@@ -46,12 +42,11 @@ them.
 
 Facts = Mapping[str, Any]
 """Plain values by name: what JSON holds."""
-Parts = Mapping[str, "pd.DataFrame | npt.NDArray[Any] | bytes"]
-"""Content of an entry by name: a table is written as NAME.parquet, an array as NAME.npy, bytes as NAME."""
+Parts = Mapping[str, "pd.DataFrame | npt.NDArray[Any]"]
+"""Content of an entry by name: a table is written as NAME.parquet, an array as NAME.npy."""
 
 _KEY = re.compile(r"[A-Za-z0-9_-]+")
-_ENTRY_FOLDER = re.compile(rf"{_KEY.pattern}\.[0-9a-f]{{8}}")
-_BLOCK = 1 << 20  # bytes
+_FACTS = "facts.json"
 
 
 def key_of(*parts: Any) -> str:
@@ -73,35 +68,14 @@ def key_of(*parts: Any) -> str:
 @final
 @dataclass(frozen=True)
 class Entry:
-    """One entry of a store.
+    """One entry of a store: its folder, and its facts."""
 
-    Attributes:
-        key: of the entry.
-        place: its index; of an unfinished entry, the folder that a stopped process left.
-        what: description, such as the name of the file that it was made from.
-        facts: plain values.
-        folder: of its files; None: it has none.
-        size: bytes of index and files.
-        used: time of the last use, in seconds since 1970.
-        whole: False for what a stopped process left, or for a damaged index.
-    """
-
-    key: str
-    place: Path
-    what: str
-    facts: Facts = field(default_factory=dict)
-    folder: Path | None = None
-    size: int = 0
-    used: float = 0.0
-    whole: bool = True
+    folder: Path
+    facts: Facts
 
     def path(self, name: str) -> Path:
         """Path of a file of the entry."""
-        return (self.folder or self.place.parent) / name
-
-    def read(self, name: str) -> bytes:
-        """Content of a file of the entry."""
-        return self.path(name).read_bytes()
+        return self.folder / name
 
     def table(self, name: str) -> pd.DataFrame:
         """Table of the entry."""
@@ -110,11 +84,10 @@ class Entry:
 
         return pd.read_parquet(self.path(f"{name}.parquet"))
 
-    def array(self, name: str, *, mapped: bool = False) -> npt.NDArray[Any]:
-        """Array of the entry; mapped: it is read where it is used, and cannot be changed."""
-        file, mode = self.path(f"{name}.npy"), "r" if mapped else None
-        found: npt.NDArray[Any] = np.load(file, mmap_mode=mode, allow_pickle=False)  # type: ignore[arg-type]
-        return found
+    def array(self, name: str) -> npt.NDArray[Any]:
+        """Array of the entry."""
+        array: npt.NDArray[Any] = np.load(self.path(f"{name}.npy"), allow_pickle=False)
+        return array
 
 
 @final
@@ -124,7 +97,7 @@ class Store:
     Args:
         folder: made where it is missing.
         large: entries are large files that are mapped into memory: their sizes are checked and not their
-            content, and a write does not wait for the disk.
+            content.
         private: nobody but the owner may read the folder.
         advice: what to do where an entry cannot be kept; the end of that message.
 
@@ -148,7 +121,8 @@ class Store:
         private: bool = False,
         advice: str = "give a folder that can be written, on a disk with space.",
     ) -> None:
-        self.folder, self.large, self.private, self.advice = Path(folder), large, private, advice
+        self.folder, self.large, self.advice = Path(folder), large, advice
+        self._mode = 0o700 if private else 0o777
 
     def check(self) -> None:
         """Make the folder and try to write in it. Call it before work whose result is to be kept.
@@ -157,7 +131,7 @@ class Store:
             SettingError: it cannot be written.
         """
         try:
-            self._make_folder()
+            self.folder.mkdir(parents=True, exist_ok=True, mode=self._mode)
             with tempfile.TemporaryFile(dir=self.folder):
                 pass
         except OSError as error:
@@ -168,16 +142,31 @@ class Store:
 
     def get(self, key: str) -> Entry | None:
         """Entry of a key; None where there is none. A damaged one counts as none, with a CacheWarning."""
-        return self._find(key, said=True)
+        folder = self._place(key)
+        if not folder.is_dir():
+            return None
+        try:
+            return self._read(folder)
+        except (OSError, ValueError, KeyError) as error:
+            reason = getattr(error, "strerror", None) or error
+            message = f"{os.fspath(folder)!r} is damaged ({reason}), and is made again."
+            warnings.warn(message, CacheWarning, stacklevel=2)
+        return None
 
-    def put(self, key: str, parts: Parts, facts: Facts | None = None, *, what: str = "") -> Entry:
+    def put(self, key: str, parts: Parts, facts: Facts | None = None) -> Entry:
         """Write an entry, or replace it; wait where another process writes it.
 
         Raises:
             DataError: it cannot be written; the entry is as it was before.
         """
-        with self.claim(key) as claim:
-            return claim.put(parts, facts, what=what)
+
+        def write(folder: Path) -> Facts:
+            for name, part in parts.items():
+                _write_part(folder, name, part)
+            return facts or {}
+
+        with self._alone(key):
+            return self._write(key, write)
 
     def get_or_make(
         self, key: str, write: Callable[[Path], Facts | None], *, what: str = "", needed: int = 0
@@ -187,7 +176,7 @@ class Store:
         Args:
             key: of the entry.
             write: writes files into an empty folder, and returns facts.
-            what: description in the list of entries and in messages.
+            what: description in messages.
             needed: bytes that will be written, about; 0: not known.
 
         Raises:
@@ -195,261 +184,92 @@ class Store:
         """
         if (entry := self.get(key)) is not None:
             return entry
-        with self.claim(key) as claim:
-            found = self._find(key, said=False)  # by another process since
-            return found or claim.write(write, what=what, needed=needed)
+        with self._alone(key):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", CacheWarning)  # said before
+                entry = self.get(key)  # by another process since
+            return entry or self._write(key, write, what, needed)
 
-    def claim(self, key: str) -> Claim:
-        """Right to write an entry, which one thread of one process has at a time; waits until it is free.
+    def remove(self, key: str) -> None:
+        """Remove an entry, if there is one."""
+        shutil.rmtree(self._place(key), ignore_errors=True)
 
-        Raises:
-            DataError: the folder cannot be made.
-        """
-        claim = Claim(self, key)
-        claim.take(wait=True)
-        return claim
-
-    def claim_free(self, key: str) -> Claim | None:
-        """Right to write an entry; None where another thread or process has it.
-
-        Raises:
-            DataError: the folder cannot be made.
-        """
-        claim = Claim(self, key)
-        return claim if claim.take(wait=False) else None
-
-    def entries(self) -> list[Entry]:
-        """All entries, and what stopped processes left of others; the largest first."""
-        found = list(self._read_entries())
-        named = {entry.folder for entry in found}
-        for folder in self.folder.glob("*.*"):
-            if folder not in named and _is_entry_folder(folder):
-                size = sum(each.stat().st_size for each in folder.iterdir())
-                key, used = folder.name.partition(".")[0], folder.stat().st_mtime
-                found.append(Entry(key, folder, "unfinished", {}, folder, size, used, whole=False))
-        return sorted(found, key=lambda entry: -entry.size)
-
-    def remove(self, *entries: Entry) -> list[Entry]:
-        """Remove entries but those that are being written, and return them; who reads one can go on.
-
-        Raises:
-            DataError: an entry cannot be removed.
-        """
-        removed = []
-        for entry in entries:
-            if (claim := self.claim_free(entry.key)) is not None:
-                with claim:
-                    claim.clear()
-                removed.append(entry)
-        return removed
-
-    def index(self, key: str) -> Path:
-        """Path of an entry's index."""
+    def _place(self, key: str) -> Path:
         if not _KEY.fullmatch(key):
             raise ValueError(f"key={key!r}; expected letters, digits, - and _.")
-        return self.folder / f"{key}.index"
+        return self.folder / key
 
-    def _read_entries(self) -> Iterator[Entry]:
-        for index in self.folder.glob("*.index"):
-            with suppress(FileNotFoundError):  # removed since
-                try:
-                    yield self._parse(index, index.read_bytes(), check=False)
-                except (OSError, ValueError):
-                    size, used = index.stat().st_size, index.stat().st_mtime
-                    yield Entry(index.stem, index, "damaged", {}, None, size, used, whole=False)
-
-    def _make_folder(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700 if self.private else 0o777)
-
-    def _find(self, key: str, *, said: bool) -> Entry | None:
-        index = self.index(key)
-        while True:
-            try:
-                content = index.read_bytes()
-            except (FileNotFoundError, NotADirectoryError):
-                return None
-            except OSError as error:
-                problem: Exception = error
-                break
-            try:
-                entry = self._parse(index, content, check=True)
-            except (OSError, ValueError) as error:
-                with suppress(OSError):
-                    if index.read_bytes() != content:  # replaced at this moment
-                        continue
-                problem = error
-                break
-            with suppress(OSError):
-                os.utime(index)
-            return entry
-        if said:
-            reason = getattr(problem, "strerror", None) or problem
-            message = f"{os.fspath(index)!r} is damaged ({reason}), and is made again."
-            warnings.warn(message, CacheWarning, stacklevel=4)
-        return None
-
-    def _parse(self, index: Path, content: bytes, *, check: bool) -> Entry:
-        """Read an entry from its index; raise ValueError or OSError where it is damaged."""
-        checksum, _, text = content.partition(b"\n")
-        if checksum.decode("ascii") != hashlib.sha256(text).hexdigest():
-            raise ValueError("it has other content than was written")
-        held = json.loads(text)
-        if held["key"] != index.stem:
-            raise ValueError(f"it is the entry {held['key']!r}")
-        folder = index.with_name(held["folder"]) if held["folder"] else None
-        size = len(content)
-        for name, (length, digest) in held["files"].items():
-            size += length
-            if check and folder is not None:
-                file = folder / name
-                if file.stat().st_size != length or (digest and _file_digest(file) != digest):
-                    raise ValueError(f"{name} has other content than was written")
-        used = index.stat().st_mtime
-        return Entry(held["key"], index, held["what"], held["facts"], folder, size, used)
-
-
-@final
-class Claim:
-    """Right to write one entry of a store; a context manager that gives it back. Made by `Store.claim`."""
-
-    def __init__(self, store: Store, key: str) -> None:
-        self.store, self.key = store, key
-        self._index = store.index(key)
-        # joblib takes calls in threads of its own.
-        self._lock = FileLock(
-            self._index.with_suffix(".lock"), thread_local=False, fallback_to_soft=False, is_singleton=False
-        )
-
-    def __enter__(self) -> Claim:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-    def take(self, *, wait: bool) -> bool:
-        """Take the right, and return True; False where it is taken and `wait` is False."""
+    @contextmanager
+    def _alone(self, key: str) -> Iterator[None]:
+        """Write an entry in one process and thread at a time, without what stopped ones left of it."""
+        self._place(key)
         try:
-            self.store._make_folder()
+            self.folder.mkdir(parents=True, exist_ok=True, mode=self._mode)
         except OSError as error:
             raise self._unwritable("a result", error) from error
+        with FileLock(self.folder / f"{key}.lock", thread_local=False, is_singleton=False) as lock:
+            for left in self.folder.glob(f"{key}.draft-*"):
+                shutil.rmtree(left, ignore_errors=True)
+            try:
+                yield
+            finally:
+                with suppress(OSError):
+                    os.unlink(lock.lock_file)  # while it is held
+
+    def _write(
+        self, key: str, write: Callable[[Path], Facts | None], what: str = "", needed: int = 0
+    ) -> Entry:
+        place, draft = self._place(key), self.folder / f"{key}.draft-{secrets.token_hex(4)}"
         try:
-            self._lock.acquire(blocking=wait)
-        except Timeout:
-            return False
-        except (OSError, NotImplementedError):  # a file system without locks; a write says what is wrong else
-            pass
-        return True
-
-    def release(self) -> None:
-        """Give the right back, once or more often."""
-        if self._lock.is_locked:
-            with suppress(OSError):
-                os.unlink(self._lock.lock_file)  # while it is held
-            self._lock.release()
-
-    def put(self, parts: Parts, facts: Facts | None = None, *, what: str = "") -> Entry:
-        """Write the entry, or replace it; see `Store.put`."""
-
-        def write(folder: Path) -> Facts:
-            for name, part in parts.items():
-                _write_part(folder, name, part)
-            return facts or {}
-
-        return self.write(write, what=what)
-
-    def write(self, write: Callable[[Path], Facts | None], *, what: str = "", needed: int = 0) -> Entry:
-        """Write the entry, or replace it; see `Store.get_or_make`."""
-        before = self._folders()
-        folder = self._index.with_name(f"{self.key}.{secrets.token_hex(4)}")
-        try:
-            folder.mkdir(mode=0o700 if self.store.private else 0o777)
-            if needed and (free := shutil.disk_usage(folder).free) < needed:
+            draft.mkdir(mode=self._mode)
+            if needed and (free := shutil.disk_usage(draft).free) < needed:
                 raise OSError(
                     errno.ENOSPC, f"{needed / 1e9:,.1f} GB are needed, and {free / 1e9:,.1f} GB are free"
                 )
-            facts = write(folder) or {}
-            files = {file.name: self._seal(file) for file in sorted(folder.iterdir())}
-            held = {"key": self.key, "what": what, "facts": dict(facts), "files": files}
-            text = json.dumps({**held, "folder": folder.name if files else ""}).encode()
-            content = hashlib.sha256(text).hexdigest().encode() + b"\n" + text
-            self._replace_index(folder / ".draft", content)
-            if not files:
-                folder.rmdir()
+            facts = dict(write(draft) or {})
+            files = {file.name: self._seal(file) for file in sorted(draft.iterdir())}
+            text = json.dumps({"key": key, "facts": facts, "files": files})
+            content = {"sha256": hashlib.sha256(text.encode()).hexdigest(), "content": text}
+            (draft / _FACTS).write_text(json.dumps(content), encoding="utf-8")
+            if place.exists():
+                shutil.rmtree(place)
+            os.replace(draft, place)
         except BaseException as error:
-            if not self._is_named(folder):  # by the index: a signal may come when all is done
-                shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(draft, ignore_errors=True)
             if isinstance(error, OSError):
                 raise self._unwritable(what or "a result", error) from error
             raise
-        for each in before:
-            shutil.rmtree(each, ignore_errors=True)
-        return self.store._parse(self._index, content, check=False)
+        return Entry(place, facts)
 
-    def clear(self) -> None:
-        """Remove the entry, and what stopped processes left of it.
+    def _read(self, folder: Path) -> Entry:
+        """Read an entry; raise OSError, ValueError or KeyError where it is damaged."""
+        sealed = json.loads((folder / _FACTS).read_bytes())
+        content = json.loads(sealed["content"])
+        if hashlib.sha256(sealed["content"].encode()).hexdigest() != sealed["sha256"]:
+            raise ValueError(f"{_FACTS} has other content than was written")
+        if content["key"] != folder.name:
+            raise ValueError(f"it is the entry {content['key']!r}")
+        for name, seal in content["files"].items():
+            if self._seal(folder / name) != seal:
+                raise ValueError(f"{name} has other content than was written")
+        return Entry(folder, content["facts"])
 
-        Raises:
-            DataError: it cannot be removed.
-        """
-        try:
-            self._index.unlink(missing_ok=True)
-            for folder in self._folders():
-                shutil.rmtree(folder)
-        except OSError as error:
-            raise DataError(f"{os.fspath(self._index)!r} cannot be removed ({error.strerror}).") from error
-
-    def _folders(self) -> list[Path]:
-        return [each for each in self.store.folder.glob(f"{self.key}.*") if _is_entry_folder(each)]
-
-    def _is_named(self, folder: Path) -> bool:
-        try:
-            return folder.name.encode() in self._index.read_bytes()
-        except OSError:
-            return False
-
-    def _replace_index(self, draft: Path, content: bytes) -> None:
-        """Put a new index in the place of the old one, in one step; the draft is lost with its folder."""
-        draft.write_bytes(content)
-        if not self.store.large:
-            self._seal(draft)
-            sync_folder(draft.parent)
-        os.replace(draft, self._index)
-        if not self.store.large:
-            sync_folder(self.store.folder)
-
-    def _seal(self, file: Path) -> tuple[int, str]:
-        """Force a file to the disk; return its size and its checksum."""
-        if self.store.large:
-            return file.stat().st_size, ""
-        with file.open("rb+") as opened:
-            os.fsync(opened.fileno())
-        return file.stat().st_size, _file_digest(file)
+    def _seal(self, file: Path) -> list[Any]:
+        """Size and checksum of a file; no checksum of a large one."""
+        if self.large:
+            return [file.stat().st_size, ""]
+        content = file.read_bytes()
+        return [len(content), hashlib.sha256(content).hexdigest()]
 
     def _unwritable(self, what: str, error: OSError) -> DataError:
-        reason, place = error.strerror or error, os.fspath(self.store.folder)
-        return DataError(
-            f"{what} cannot be kept in {place!r} ({reason}); {self.store.advice}", field="folder"
-        )
+        reason, place = error.strerror or error, os.fspath(self.folder)
+        return DataError(f"{what} cannot be kept in {place!r} ({reason}); {self.advice}", field="folder")
 
 
-def _write_part(folder: Path, name: str, part: pd.DataFrame | npt.NDArray[Any] | bytes) -> None:
-    if isinstance(part, bytes):
-        (folder / name).write_bytes(part)
-    elif isinstance(part, np.ndarray):
+def _write_part(folder: Path, name: str, part: pd.DataFrame | npt.NDArray[Any]) -> None:
+    if isinstance(part, np.ndarray):
         buffer = io.BytesIO()
         np.save(buffer, part, allow_pickle=False)
         (folder / f"{name}.npy").write_bytes(buffer.getvalue())
     else:
         part.to_parquet(folder / f"{name}.parquet", index=False)
-
-
-def _file_digest(file: Path) -> str:
-    digest = hashlib.sha256()
-    with file.open("rb") as opened:
-        while block := opened.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def _is_entry_folder(path: Path) -> bool:
-    return bool(_ENTRY_FOLDER.fullmatch(path.name)) and path.is_dir()

@@ -85,7 +85,7 @@ def test_scattering_that_was_asked_for_is_settled_by_the_images(tmp_path):
     setups = [
         prepare(
             source,
-            ComparisonPlan([AUTO], 1, epsilons=[1.0], changes={"epochs": 1}),
+            ComparisonPlan([AUTO], 1, epsilons=(1.0,), options={"epochs": 1}),
             directory=tmp_path,
         )
         for source in (plain, featured)
@@ -105,9 +105,9 @@ def test_auto_takes_a_batch_that_the_training_part_of_every_seed_holds(tmp_path)
     sizes = [len(source.split(seed).train) for seed in range(5)]
     assert sizes[0] > min(sizes)
     for own in ({}, {"plan": Plan(batch_size=64, delta=1e-4)}):
-        asked = ComparisonPlan([AUTO], 5, epsilons=[1.0], **own)
+        asked = ComparisonPlan([AUTO], 5, epsilons=(1.0,), **own)
         prepared = prepare(source, asked, directory=tmp_path)
-        (batch,) = {cell.plan.plan.batch_size for cell in prepared.cells if cell.method in (AUTO, "dpsgd")}
+        (batch,) = {prepared.cells(each, [0])[0].plan.plan.batch_size for each in prepared.private}
         assert batch == min(sizes)
 
 
@@ -119,7 +119,8 @@ def test_auto_spends_what_dp_sgd_spends_by_the_plan_of_a_comparison(tmp_path):
     spent = comparison.results.groupby("method")["epsilon"].first()
     assert spent["auto"] == pytest.approx(spent["dpsgd"], rel=0.01)
     assert spent["auto"] <= spent["dpsgd"] * (1 + 1e-6)
-    assert comparison.setup.training.by_method["auto"]["features"] == "scattering"
+    features = {row.methods: row.value for row in comparison.setup.settings if row.name == "features"}
+    assert "scattering" in str(features)
 
 
 @pytest.mark.soak

@@ -18,8 +18,7 @@ from equidp.advice.chosen_plan import (
     choose_plan,
     setting_rows,
 )
-from equidp.comparison.choice import choose_plans
-from equidp.comparison.plan import ComparisonPlan
+from equidp.comparison.plan import ComparisonPlan, choose_plans, private_variants
 from equidp.data.table import TableSource
 from equidp.errors import SettingError
 from equidp.tables.recipe import Recipe
@@ -96,8 +95,6 @@ def test_published_settings_of_data_that_has_none_are_refused(source):
         choose_plan(source, made_up(), 0, {}, "published")
     with raises_field(SettingError, "settings"):
         choose_plan(source, made_up(), 0, {}, "best")
-    with raises_field(SettingError, "settings"):
-        ComparisonPlan(["dpsgd"], plan=Plan(), settings="published")
 
 
 def test_a_model_of_the_user_s_takes_inputs_as_they_are_also_where_models_are_swept():
@@ -114,17 +111,16 @@ def choice_of(**asked):
     return choose_plans(ComparisonPlan(seeds=1, **asked), Named(), made_up(), 0, 3000)
 
 
+def variants_of(**asked):
+    wanted = ComparisonPlan(seeds=1, **asked)
+    return private_variants(wanted, choice_of(**asked), Named(), 3000)
+
+
 def test_auto_is_the_recommended_method_by_name_or_a_row_of_its_own_beside_other_settings():
     methods = ["dpsgd-f", AUTO]
-    same = choice_of(methods=methods)
-    assert (same.auto_takes, [each.name for each in same.variants()]) == (
-        "dpsgd",
-        ["sgd", "dpsgd-f", "dpsgd"],
-    )
-    for other in ({"settings": "published"}, {"plan": Plan()}):
-        apart = choice_of(methods=methods, **other)
-        assert apart.auto_takes == ""
-        assert [each.name for each in apart.variants()] == ["sgd", "dpsgd-f", AUTO]
+    assert [each.name for each in variants_of(methods=methods)] == ["dpsgd-f", "dpsgd"]
+    for other in ({"plan": "published"}, {"plan": Plan()}):
+        assert [each.name for each in variants_of(methods=methods, **other)] == ["dpsgd-f", AUTO]
 
 
 @pytest.mark.soak
@@ -132,18 +128,17 @@ def test_auto_is_the_recommended_method_by_name_or_a_row_of_its_own_beside_other
 def test_what_the_user_gives_acts_on_auto_in_a_comparison(settings):
     changes = {"clipping_bound": 6.0, "epochs": 40}
     for given in ({}, changes):
-        found = choice_of(methods=[AUTO], settings=settings, changes=given, epsilons=[2.0])
-        plan = found.variants()[-1].plan
+        plan = variants_of(methods=[AUTO], plan=settings, options=given, epsilons=(2.0,))[-1].plan
         assert given.items() <= {**vars(plan), **plan.method_settings}.items()
 
 
 def test_a_comparison_without_noise_is_at_epsilon_3_where_settings_are_recommended():
     assert choice_of().epsilons == (3.0,)
-    assert choice_of(epsilons=[1.0]).epsilons == (1.0,)
+    assert choice_of(epsilons=(1.0,)).epsilons == (1.0,)
     for own in (
-        {"changes": {"noise_multiplier": 2.0}},
-        {"sweep": {"noise_multiplier": [1.0, 2.0]}},
-        {"settings": "published"},
+        {"options": {"noise_multiplier": 2.0}},
+        {"changes": [{"noise_multiplier": 1.0}, {"noise_multiplier": 2.0}]},
+        {"plan": "published"},
         {"plan": Plan()},
     ):
         assert choice_of(**own).epsilons == ()

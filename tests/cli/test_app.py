@@ -70,8 +70,8 @@ def test_a_comparison_that_is_stopped_while_it_writes_says_that_its_runs_are_kep
     def stop(*arguments, **settings):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("equidp.cli.compare.write_report", stop)
-    brief = (*COMPARE, "--methods", "sgd,dpsgd", "--baseline", "plan")
+    monkeypatch.setattr("equidp.comparison.result.Comparison.write_report", stop)
+    brief = (*COMPARE, "--methods", "sgd,dpsgd")
     code, _, err = command(*brief, "--report", "r.html", cwd=people)
     assert (code, f"Finished runs are kept in {str(people / 'equidp-runs')!r}" in err) == (130, True), err
 
@@ -88,27 +88,12 @@ def test_a_table_of_ones_own_in_processes_of_their_own(people):
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("no_plots")
-def test_individual_privacy_is_released_and_raw_figures_are_asked_for(people, command):
-    common = (
-        *COMPARE,
-        "--methods",
-        "dpsgd-f",
-        "--set",
-        "privacy.individual=true",
-        "--set",
-        "privacy.release_epsilon=3",
-    )
-    code, out, err = command(*common, "--report", "open.html", "--json", "open.json", cwd=people)
+def test_individual_privacy_is_on_the_page_and_in_no_other_file(people, command):
+    asked = (*COMPARE, "--methods", "dpsgd-f", "--set", "privacy.individual=true")
+    code, _, err = command(*asked, "--report", "own.html", "--json", "own.json", cwd=people)
     assert code == 0, err
-    assert "released at epsilon 3 a run" in out
-    code, _, err = command(*common, "--report", "closed.html", "--include-sensitive", cwd=people)
-    assert code == 0, err
-    for name, expected in (("open.html", False), ("closed.html", True)):
-        page = (people / name).read_text()
-        assert "released with noise" in page
-        assert ("must not be shared" in page) == expected
-        assert ("true values" in page) == expected
-    assert "sensitive" not in (people / "open.json").read_text()
+    assert "must not be shared" in (people / "own.html").read_text().lower()
+    assert "sensitive" not in (people / "own.json").read_text()
 
 
 @pytest.mark.soak
@@ -197,9 +182,7 @@ def test_a_plan_is_accounted_for_as_risk_and_for_people_with_several_rows(people
         (("--set", "training.engine=ghosst"), "Did you mean 'ghost'"),
         (("--report", "no/folder/r.html"), "cannot be written"),
         (("--set", "column.age.range=5"), "expected [low, high]"),
-        (("--include-sensitive", "--set", "privacy.individual=true"), "give --report and --set"),
-        (("--set", "privacy.release_epsilon=1"), "give individual=true too"),
-        (("--set", "privacy.individual=true", "--set", "privacy.release_epsilon=0"), "epsilon=0"),
+        (("--set", "privacy.release_epsilon=1"), "releases nothing of single examples"),
         (("--gap-tolerance", "0"), "gap_tolerance=0"),
         (("--diagnose-groups", "8"), "give --diagnose too"),
         (("--diagnose-every", "200"), "give --diagnose too"),

@@ -77,8 +77,8 @@ def plan_of_training(data, given, method, settings):
 def plan_of_comparison(data, given, method, settings, folder):
     """Plan that `equidp compare` works out."""
     epsilons = () if "noise_multiplier" in given else (EPSILON,)
-    asked = ComparisonPlan([method], [data.seed], epsilons=epsilons, settings=settings, changes=given)
-    return compare_module.prepare(data.source(), asked, directory=folder).cells[-1].plan.settings
+    asked = ComparisonPlan([method], [data.seed], settings, epsilons, given)
+    return compare_module.prepare(data.source(), asked, directory=folder).first_cells()[-1].plan.settings
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +112,6 @@ def test_both_commands_have_the_same_options_of_the_plan_and_of_methods():
 def test_an_option_gives_the_same_plan_in_both_commands_or_is_refused_in_both(
     option, name, data, plans_before, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr(compare_module, "_build_each", lambda cells, split: ())
     method = all_settings().get(option, [AUTO])[0]
     without = {**({} if option in OF_EPSILON else NOISE), **TOGETHER.get(option, {})}
     given = {**without, option: OTHER[option]}
@@ -132,7 +131,6 @@ def test_an_option_gives_the_same_plan_in_both_commands_or_is_refused_in_both(
 
 @pytest.mark.parametrize("settings", ["recommended", "published"])
 def test_a_named_method_trains_by_the_settings_that_it_is_compared_by(settings, data, monkeypatch, tmp_path):
-    monkeypatch.setattr(compare_module, "_build_each", lambda cells, split: ())
     for method in ("dpsgd-f", "global-adapt"):
         given = {"noise_multiplier": 2.0}
         trained = plan_of_training(data["digits"], given, method, settings)
@@ -156,7 +154,7 @@ def visits(tmp_path_factory):
 def test_the_price_of_a_comparison_is_the_difference_of_runs_of_training(visits, tmp_path):
     """By group, over five seeds. Noise of training has no seed: beyond five standard errors, with eight
     degrees of freedom, about one of 300 runs of this test is by chance."""
-    asked = ComparisonPlan(["dpsgd"], 5, epsilons=(1.0,), baseline="plan")
+    asked = ComparisonPlan(["dpsgd"], 5, epsilons=(1.0,))
     comparison = compare_module.run_comparison(visits.source(), asked, directory=tmp_path / "kept", jobs=1)
     costs = comparison.costs()
     compared = costs[costs["method"] == "dpsgd"].pivot(index="seed", columns="group", values="privacy_cost")

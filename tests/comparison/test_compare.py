@@ -13,9 +13,12 @@ from torch import nn
 
 import equidp
 from equidp.comparison import cells
+from equidp.comparison.compare import prepare
+from equidp.comparison.plan import ComparisonPlan
 from equidp.data import open_source
 from equidp.data.dataset import DataSplit, GroupedDataset
-from equidp.errors import DataError, ModelError, SettingError
+from equidp.errors import DataError, DataWarning, ModelError, SettingError
+from equidp.policies.dpsgd import DPSGD
 from equidp.training.plan import Plan
 from support.errors import raises_field
 from support.toy import note_samples, toy
@@ -49,6 +52,10 @@ PLAN = Plan(
 )
 
 
+RUNS = 2 * 2 + 5 + 1 + 2
+"""Private runs, rates of the reference on the first seed, the best of them on the other, trees."""
+
+
 def compared(tmp_path, **settings) -> equidp.Comparison:
     given = {
         "methods": ["dpsgd", "naive"],
@@ -56,16 +63,14 @@ def compared(tmp_path, **settings) -> equidp.Comparison:
         "plan": PLAN,
         "directory": tmp_path / "runs",
         "jobs": 1,
-        "baseline": "plan",
         **settings,
     }
     return equidp.compare(Toy(), **given)
 
 
 def cell(method: str, *, seed: int = 0, engine: str = "ghost", plan: Plan = PLAN) -> cells.Cell:
-    return cells.Cell(
-        Toy(), plan.for_method(method).with_usual_noise().resolve(160), "", math.nan, seed, engine
-    )
+    resolved = plan.for_method(method).with_usual_noise().resolve(160)
+    return cells.Cell(Toy(), resolved, seed, engine, callbacks=(cells.Curves(),))
 
 
 @pytest.mark.soak
@@ -82,12 +87,12 @@ def test_every_method_and_seed_is_there_with_the_baseline(tmp_path):
 
 
 @pytest.mark.soak
-def test_a_run_without_curves_gives_the_same_results_and_is_kept_apart():
-    plain, whole = (replace(cell("dpsgd"), curves=curves) for curves in (False, True))
-    found, expected = (cells.train_cell(each, cells.facts(each), None) for each in (plain, whole))
-    assert found.epochs.empty
-    assert not expected.epochs.empty
-    pd.testing.assert_frame_equal(found.results, expected.results)
+def test_a_run_without_callbacks_gives_the_same_results_and_is_kept_apart():
+    plain, whole = replace(cell("dpsgd"), callbacks=()), cell("dpsgd")
+    result, expected = (each.train(Toy().split(0)) for each in (plain, whole))
+    assert not result.tables
+    assert not expected.tables["epochs"].empty
+    pd.testing.assert_frame_equal(result.results, expected.results)
     assert plain.key != whole.key
 
 
@@ -107,8 +112,8 @@ def test_relative_paths_are_those_of_each_call(tmp_path, monkeypatch):
         ).to_csv("people.csv", index=False)
         source = open_source("people.csv", target="y", group="g")
         plan = Plan(epochs=1, batch_size=20)
-        equidp.compare(source, methods=["dpsgd"], seeds=2, plan=plan, jobs=2, baseline="plan")
-        assert len(list((folder / "equidp-runs").glob("*.index"))) == 4
+        equidp.compare(source, methods=["dpsgd"], seeds=2, plan=plan, jobs=2)
+        assert len(list((folder / "equidp-runs").glob("*"))) == 2 + 6 + 2  # private, references, trees
 
 
 def test_a_file_that_changed_between_two_comparisons_is_read_again(tmp_path):
@@ -119,9 +124,11 @@ def test_a_file_that_changed_between_two_comparisons_is_read_again(tmp_path):
     before, inputs = one.key, cells.split(one.source, 0).train.inputs
     assert cells.split(one.source, 0).train.inputs is inputs
     table.assign(x=table["x"][::-1].to_numpy()).to_csv(path, index=False)  # as many bytes
+    cells.forget_splits()
     assert one.key != before
     assert not torch.equal(cells.split(one.source, 0).train.inputs, inputs)
     table.head(60).to_csv(path, index=False)
+    cells.forget_splits()
     again = open_source(path, target="y", group="g").split(0)
     assert len(again.train) + len(again.test) == 60
     assert cells.split_facts(one.source, 0).num_train == len(again.train)
@@ -159,24 +166,24 @@ def test_a_stopped_comparison_goes_on_where_it_was(tmp_path, monkeypatch):
     whole = compared(tmp_path / "whole")
     train, done = cells.train_cell, []
 
-    def counting(cell, *arguments):
-        done.append(cell)
-        return train(cell, *arguments)
+    def counting(*arguments):
+        done.append(arguments)
+        return train(*arguments)
 
-    def stopping(cell, *arguments):
+    def stopping(*arguments):
         if len(done) == 4:
             raise KeyboardInterrupt
-        return counting(cell, *arguments)
+        return counting(*arguments)
 
     monkeypatch.setattr(cells, "train_cell", stopping)
     with pytest.raises(KeyboardInterrupt):
         compared(tmp_path)
     monkeypatch.setattr(cells, "train_cell", counting)
     resumed = compared(tmp_path)
-    assert len(done) == 6
+    assert len(done) == RUNS
     assert resumed.results.equals(whole.results)
     compared(tmp_path)
-    assert len(done) == 6
+    assert len(done) == RUNS
 
 
 def test_a_run_is_taken_from_disk_only_for_equal_data_and_settings():
@@ -195,15 +202,17 @@ def test_a_run_is_taken_from_disk_only_for_equal_data_and_settings():
         cell("dpsgd", plan=replace(PLAN, average_share=0.5)),
         cell("dpsgd", plan=replace(PLAN, model=lambda shape, classes: nn.Linear(shape[0], classes))),
         replace(first, source=Toy(n=250)),
-        replace(first, release_epsilon=0.1),
+        replace(first, callbacks=(cells.ExampleEpsilons(),)),
     ):
         assert changed.key != name
 
 
 @pytest.mark.soak
 def test_figures_are_those_of_averaged_weights_whose_settings_may_be_swept(tmp_path):
-    comparison = compared(tmp_path, methods=["dpsgd"], seeds=1, sweep={"average": ["none", "tail"]})
-    assert comparison.setup.training.plan.plan.schedule == "constant"
+    comparison = compared(
+        tmp_path, methods=["dpsgd"], seeds=1, changes=[{"average": "none"}, {"average": "tail"}]
+    )
+    assert comparison.setup.plan.plan.schedule == "constant"
     both = comparison.results[comparison.results["group"] == "all"].set_index("average")
     assert both.at["none", "loss"] != both.at["tail", "loss"]
     data = Toy().split(0)
@@ -220,7 +229,7 @@ def test_several_epsilons_are_each_met_and_the_baseline_runs_once(tmp_path):
     assert 0.95 < epsilons[("naive", "epsilon=1")] <= 1.0
     assert 3.8 < epsilons[("dpsgd", "epsilon=4")] <= 4.0
     assert list(epsilons["sgd"].index) == [""]
-    equidp.write_report(comparison, tmp_path / "report.html")
+    comparison.write_report(tmp_path / "report.html")
     assert "Privacy against its cost" in (tmp_path / "report.html").read_text()
 
 
@@ -229,67 +238,35 @@ def test_json_holds_settings_and_costs(tmp_path):
     comparison = compared(tmp_path, seeds=1)
     comparison.to_json(tmp_path / "out.json")
     content = json.loads((tmp_path / "out.json").read_text())
-    assert content["settings"]["num_train"] == 160
+    assert content["settings"]["num_train_by_seed"] == [160]
+    assert content["findings"] == comparison.findings()
     row = next(row for row in content["results"] if (row["method"], row["group"]) == ("dpsgd", "few"))
     costs = comparison.costs().set_index(["method", "group"])
     assert row["privacy_cost"] == pytest.approx(costs.loc[("dpsgd", "few"), "privacy_cost"])
 
 
 @pytest.mark.soak
-def test_individual_privacy_of_every_private_run_and_group(tmp_path):
-    """Released figures cost what they say, on top of the run; true ones carry their name; plain runs have
-    neither."""
-    comparison = compared(tmp_path, methods=["dpsgd", "dpsgd-f"], individual=True, release_epsilon=2.0)
-    table = comparison.individual
-    assert set(zip(table["method"], table["seed"], table["group"], strict=True)) == {
-        (method, seed, group)
-        for method in ("dpsgd", "dpsgd-f")
-        for seed in (0, 1)
-        for group in ("many", "few")
-    }
+@pytest.mark.usefixtures("no_plots")
+def test_epsilons_of_single_examples_are_recorded_for_private_runs_and_must_not_be_shared(tmp_path):
+    comparison = compared(tmp_path, methods=["dpsgd-f"], callbacks=[cells.ExampleEpsilons()])
+    table = comparison.tables["sensitive_individual"]
+    named = set(zip(table["method"], table["seed"], table["group"], strict=True))
+    assert named == {("dpsgd-f", seed, group) for seed in (0, 1) for group in ("many", "few")}
     run = comparison.results[comparison.results["group"] == "all"].set_index(["method", "seed"])["epsilon"]
     for row in table.itertuples():
-        assert row.epsilon == run[row.method, row.seed] < row.epsilon_with_release < row.epsilon + 2.0
-        assert 0 < row.sensitive_median <= row.sensitive_q95 <= row.group_epsilon <= row.epsilon
-        assert 0 <= row.released_mean <= row.epsilon
-    inside = table["released_mean"] < table["epsilon"]  # the others were cut there
-    assert inside.any()
-    assert (table["released_mean"] != table["sensitive_mean"])[inside].all()
-    assert (
-        table[table["method"] == "dpsgd"]["group_epsilon"] == table[table["method"] == "dpsgd"]["epsilon"]
-    ).all()
-    assert table[table["method"] == "dpsgd-f"]["group_epsilon"].min() < table["epsilon"].min()
-    assert compared(tmp_path, methods=["dpsgd"]).individual.empty
-
-
-@pytest.mark.soak
-@pytest.mark.usefixtures("no_plots")
-def test_the_report_shows_raw_epsilons_only_where_asked(tmp_path):
-    comparison = compared(tmp_path, methods=["dpsgd-f"], seeds=1, individual=True, release_epsilon=2.0)
-    row = comparison.individual.set_index("group").loc["few"]
-    equidp.write_report(comparison, tmp_path / "open.html")
-    equidp.write_report(comparison, tmp_path / "closed.html", include_sensitive=True)
-    open_page, closed_page = ((tmp_path / name).read_text() for name in ("open.html", "closed.html"))
-    assert f">{row['released_mean']:.3g} <small>± {row['standard_error']:.3g}</small><" in open_page
-    assert f">{row['group_epsilon']:.3g}<" in open_page
-    mean, median, q95 = (f"{row[f'sensitive_{name}']:.3g}" for name in ("mean", "median", "q95"))
-    raw = f">{mean} <small>{median}, {q95}</small><"
-    assert raw in closed_page
-    assert raw not in open_page
-    assert "must not be shared" in closed_page
-    assert "must not be shared" not in open_page
-    comparison.to_json(tmp_path / "out.json")
-    content = json.loads((tmp_path / "out.json").read_text())
-    assert content["individual"][0]["released_mean"] == pytest.approx(
-        comparison.individual["released_mean"].iloc[0]
-    )
-    assert not any(name.startswith("sensitive") for name in content["individual"][0])
+        assert row.epsilon == run[row.method, row.seed]
+        assert 0 < row.median <= row.q95 <= row.group_epsilon <= row.epsilon
+    assert "sensitive_individual" not in compared(tmp_path, methods=["dpsgd-f"]).tables
+    comparison.write_report(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "The privacy of each group" in page
+    assert "Must not be shared" in page
 
 
 @pytest.mark.soak
 def test_a_diagnosis_is_kept_with_its_runs_and_read_again(tmp_path):
     plan = equidp.Diagnostics(6, ("few",), equidp.Effort(batches=2, trace_vectors=2, curvature_examples=10))
-    first, again = (compared(tmp_path, diagnose=plan) for _ in range(2))
+    first, again = (compared(tmp_path, callbacks=[plan]) for _ in range(2))
     groups = first.sensitive_diagnosis.sensitive_groups
     runs_seen = groups[["method", "seed", "step", "group"]].values.tolist()
     assert runs_seen == [[m, s, t, "few"] for s in (0, 1) for m in ("dpsgd", "naive") for t in (0, 6)]
@@ -300,10 +277,31 @@ def test_a_diagnosis_is_kept_with_its_runs_and_read_again(tmp_path):
 
 
 @pytest.mark.soak
-def test_progress_reaches_the_total(tmp_path):
-    seen = []
-    compared(tmp_path, seeds=1, on_progress=lambda done, total: seen.append((done, total)))
-    assert seen[-1] == (36, 36)
+def test_each_run_is_logged_as_it_finishes(tmp_path, caplog):
+    with caplog.at_level("INFO", "equidp.comparison"):
+        compared(tmp_path, seeds=1)
+        assert any(text.startswith("dpsgd, seed 0: accuracy") for text in caplog.messages)
+        assert sum("seed 0: accuracy" in text for text in caplog.messages) == 5 + 2 + 1
+        caplog.clear()
+        compared(tmp_path, seeds=1)
+        assert caplog.messages == ["One seed: there will be no intervals, no verdict and no recommendation."]
+
+
+@pytest.mark.soak
+def test_a_group_without_test_examples_in_a_split_is_said_before_anything_is_trained(tmp_path, monkeypatch):
+    class Halved(Toy):
+        def split(self, seed):
+            whole = super().split(seed)
+            left = whole.test.groups == 0 if seed else torch.ones(80, dtype=torch.bool)
+            return replace(whole, test=whole.test.subset(left.nonzero().flatten()))
+
+    monkeypatch.setattr(cells, "train_cell", lambda *_: pytest.fail("it trained"))
+    with pytest.warns(DataWarning, match=r"few \(seed 1\)"):
+        prepare(Halved(), ComparisonPlan(["dpsgd"], 2, PLAN), directory=tmp_path)
+
+
+Mine, Double = (type("Mine", (DPSGD,), {"__module__": module}) for module in ("here", "elsewhere"))
+"""Two classes of one name."""
 
 
 def with_batchnorm(shape, classes):
@@ -315,7 +313,7 @@ def with_batchnorm(shape, classes):
     [
         ({"methods": ["dpsgdf"]}, SettingError, "method"),
         ({"methods": ["sgd"]}, SettingError, "methods"),
-        ({"methods": 3}, SettingError, "methods"),
+        ({"methods": [Mine(), Double()]}, SettingError, "methods"),
         ({"seeds": None}, SettingError, "seeds"),
         ({"seeds": 0}, SettingError, "seeds"),
         ({"methods": "dpsgd"}, SettingError, "methods"),
@@ -323,7 +321,12 @@ def with_batchnorm(shape, classes):
         ({"plan": replace(PLAN, batch_size=161)}, SettingError, "batch_size"),
         ({"delta": 2.0}, SettingError, "delta"),
         ({"gap_tolerance": 0.0}, SettingError, "gap_tolerance"),
-        ({"level": 1.0}, SettingError, "level"),
+        ({"plan": "publishd"}, SettingError, "plan"),
+        ({"tune": 1}, SettingError, "tune"),
+        ({"against": "sgd"}, SettingError, "against"),
+        ({"against": "naive", "methods": ["naive"]}, SettingError, "against"),
+        ({"risk": 0.1}, SettingError, "risk"),
+        ({"epochs": 2, "epoch": 3}, SettingError, "option"),
         ({"plan": replace(PLAN, model="lenet")}, ModelError, "input_shape"),
         ({"plan": replace(PLAN, model=with_batchnorm)}, ModelError, "1"),
         ({"directory": "/proc/runs"}, SettingError, "folder"),

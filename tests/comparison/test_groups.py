@@ -18,7 +18,7 @@ GROUPS = {"epsilon_by_group": {"8": 1.0, "*": 3.0}}
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     place = tmp_path_factory.mktemp("runs")
-    given = {"methods": ["dpsgd"], "seeds": 1, "epsilon": 3.0, "baseline": "plan", "jobs": 1}
+    given = {"methods": ["dpsgd"], "seeds": 1, "epsilon": 3.0, "jobs": 1}
     return equidp.compare("digits", plan=PLAN, directory=place, **GROUPS, **given)
 
 
@@ -59,7 +59,7 @@ def test_runs_with_equal_groups_keep_their_keys():
     def key(plan):
         plan = plan.with_changes(epsilon=3.0, accountant="rdp", epsilon_by_group=plan.epsilon_by_group)
         resolved = plan.resolve(1000, tuple("0123456789"))
-        return Cell(source, resolved, "", 3.0, 0, "ghost").key
+        return Cell(source, resolved, 0, "ghost").key
 
     alike, by_hand = key(PLAN), key(PLAN.with_changes({"rates": {"8": 0.5}}))
     assert alike == key(PLAN.with_changes({"protect_by": "scaling"}))

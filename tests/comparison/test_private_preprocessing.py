@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 
 import equidp
-from equidp.comparison.compare import PreparedComparison, prepare
+from equidp.comparison.cells import Cell
+from equidp.comparison.compare import prepare
 from equidp.comparison.plan import ComparisonPlan
 from equidp.data import Recipe, TableSource
 from equidp.data.table import releases_of, with_private_noise
@@ -35,14 +36,16 @@ def source(tmp_path_factory):
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory):
     place = tmp_path_factory.mktemp("runs")
-    given = {"methods": ["dpsgd"], "seeds": [0], "plan": PLAN, "epsilons": [3.0], "directory": place}
+    given = {"methods": ["dpsgd"], "seeds": [0], "plan": PLAN, "epsilons": (3.0,), "directory": place}
     return {**given, "jobs": 1, "preprocessing_share": 0.5}
 
 
-def prepared_by(source, asked) -> PreparedComparison:
-    """Runs of a comparison by arguments of `compare`."""
+def cells_of(source, asked) -> dict[str, Cell]:
+    """First run of each method of a comparison by arguments of `compare`."""
     plan = {name: value for name, value in asked.items() if name not in ("directory", "jobs")}
-    return prepare(source, ComparisonPlan(**plan), directory=asked["directory"])
+    prepared = prepare(source, ComparisonPlan(**plan), directory=asked["directory"])
+    cells = [cell for cell in prepared.first_cells() if isinstance(cell, Cell)]
+    return {cell.plan.method: cell for cell in reversed(cells)}
 
 
 def compared(source, asked) -> equidp.Comparison:
@@ -59,18 +62,18 @@ def test_each_private_run_meets_its_epsilon_with_preprocessing(source, asked):
     spent = comparison.results.set_index("method")["epsilon"]
     assert 2.99 < spent["dpsgd"].iloc[0] <= 3.0
     assert np.isinf(spent["sgd"].iloc[0])
-    notes = " ".join(comparison.setup.data.notes)
+    notes = " ".join(comparison.setup.notes)
     assert "Preprocessing was private" in notes
-    assert "plain SGD, the baseline, was preprocessed exactly" in notes
+    assert "plain SGD, the reference, was preprocessed exactly" in notes
 
 
 @pytest.mark.soak
 def test_the_share_is_part_of_what_a_run_is_kept_under(source, asked):
-    cells = [prepared_by(source, {**asked, "preprocessing_share": share}).cells for share in (None, 0.5, 0.4)]
-    names = [{cell.method: cell.key for cell in each} for each in cells]
+    cells = [cells_of(source, {**asked, "preprocessing_share": share}) for share in (None, 0.5, 0.4)]
+    names = [{method: cell.key for method, cell in each.items()} for each in cells]
     assert len({each["dpsgd"] for each in names}) == 3
-    assert len({each["sgd"] for each in names}) == 1  # the baseline preprocesses exactly, whatever the share
-    exact, private = ({cell.method: cell for cell in each}["dpsgd"] for each in cells[:2])
+    assert len({each["sgd"] for each in names}) == 1  # the reference preprocesses exactly, whatever the share
+    exact, private = (each["dpsgd"] for each in cells[:2])
     assert private.plan.noise_multiplier > exact.plan.noise_multiplier
     (event,) = releases_of(private.source)
     assert private.trainer(private.source.split(0)).entries == ((event, 1),)
@@ -78,13 +81,13 @@ def test_the_share_is_part_of_what_a_run_is_kept_under(source, asked):
 
 @pytest.mark.soak
 def test_a_seed_draws_the_same_preprocessing_again(source, asked):
-    cell = next(cell for cell in prepared_by(source, asked).cells if cell.method == "dpsgd")
+    cell = cells_of(source, asked)["dpsgd"]
     assert cell.source.split(0).digest() == cell.source.split(0).digest()
 
 
 @pytest.mark.parametrize(
     ("changed", "field"),
-    [({"epsilons": []}, "preprocessing_share"), ({"preprocessing_share": 1.0}, "preprocessing_share")],
+    [({"epsilons": ()}, "preprocessing_share"), ({"preprocessing_share": 1.0}, "preprocessing_share")],
 )
 def test_a_share_of_nothing_is_refused(source, asked, changed, field):
     with raises_field(SettingError, field):
@@ -103,12 +106,12 @@ def test_a_source_with_private_noise_of_its_own_is_charged_and_its_note_says_whe
     comparison = compared(own, given)
     spent = comparison.results.set_index("method")["epsilon"]
     assert 2.99 < spent["dpsgd"].iloc[0] <= 3.0
-    private = {cell.method: cell for cell in prepared_by(own, given).cells}["dpsgd"]
-    exact = {cell.method: cell for cell in prepared_by(source, given).cells}["dpsgd"]
+    private = cells_of(own, given)["dpsgd"]
+    exact = cells_of(source, given)["dpsgd"]
     assert private.trainer(own.split(0)).entries == ((releases_of(own)[0], 1),)
     assert private.plan.noise_multiplier > exact.plan.noise_multiplier
     (note,) = own.split(0).notes
     assert "The epsilon of a comparison counts that; that of another training on this split does not" in note
-    assert note in comparison.setup.data.notes
+    assert note in comparison.setup.notes
     with raises_field(SettingError, "preprocessing_share", "already"):
         compared(own, asked)

@@ -18,26 +18,17 @@ from rich.console import Console
 
 import equidp
 from equidp import store
-from equidp.comparison import cells
+from equidp.comparison import cells, tune as tune_module
 from equidp.comparison.compare import prepare, run_comparison
-from equidp.comparison.plan import ComparisonPlan
-from equidp.comparison.tune import (
-    SHARED,
-    Kind,
-    SettingSearch,
-    Trial,
-    TuningPlan,
-    drawn_settings,
-    tuned_settings,
-    tuning_seeds,
-)
+from equidp.comparison.plan import ComparisonPlan, Kind
+from equidp.comparison.tune import SHARED, Trial, drawn_settings, tune, tuned_settings, tuning_seeds
 from equidp.data.dataset import DataSplit, GroupedDataset
 from equidp.data.validation import validation_part
 from equidp.errors import PolicyError, SettingError
 from equidp.policies.dpsgd import DPSGD
 from equidp.policies.ranges import Log, OneOf, Uniform
 from equidp.policies.setting import Bounded
-from equidp.report import comparison as report, tuning as tuning_report
+from equidp.report.comparison import print_comparison, render, trials_table
 from equidp.report.summary import summarise
 from equidp.training.plan import Plan
 from support.bins import COARSE_BINS, round_privacy_losses
@@ -60,19 +51,12 @@ class Toy:
         return DataSplit(whole.subset(torch.arange(160)), whole.subset(torch.arange(160, 240)))
 
 
-ONE_NOISE = ("schedule", "average", "batch_size", "epochs")
+ONE_NOISE = {"schedule": "constant", "average": "none", "batch_size": 40, "epochs": 3}
 """Settings that keep their values, so that one noise multiplier meets the target of all trials."""
 PLAN = Plan(model="logistic", learning_rate=0.5, batch_size=40, epochs=3, delta=1e-4).with_changes(
     {"clipping_bound": 0.5}
 )
-ASKED = ComparisonPlan(
-    ["dpsgd", "quantile"],
-    seeds=2,
-    plan=PLAN,
-    epsilons=[8.0],
-    tune=TuningPlan(4, ONE_NOISE),
-    baseline="plan",
-)
+ASKED = ComparisonPlan(["dpsgd", "quantile"], 2, PLAN, (8.0,), ONE_NOISE, tune=4)
 
 
 @dataclass(frozen=True)
@@ -86,49 +70,35 @@ class Shares(Bounded):
         return (self.share * self.clipping_bound / norm).clamp(max=1.0)
 
 
-def drawn(method, number, **arguments):
-    return drawn_settings(method, PLAN, number, num_train=128, **arguments)
+def drawn(method, **arguments):
+    return drawn_settings(method, PLAN, 9, num_train=128, **arguments)
 
 
-def test_methods_share_the_multiples_of_one_number_and_their_own_settings_are_drawn_beside():
-    for number in range(1, 9):
-        plain, private, own = (drawn(method, number) for method in ("sgd", "dpsgd", Shares))
+def test_methods_share_the_multiples_of_one_draw_and_their_own_settings_are_drawn_beside():
+    first, *plain = drawn("sgd")
+    assert first == {}  # the plan's own
+    assert len(plain) == 8
+    for one, private, own in zip(plain, drawn("dpsgd")[1:], drawn(Shares)[1:], strict=True):
         assert {"share": own.pop("share"), **private} == {"share": pytest.approx(0.5, abs=0.4), **own}
         step = private["learning_rate"] * private["clipping_bound"] / 0.5
-        assert plain["learning_rate"] == pytest.approx(step, rel=0.01)
-        assert {plain[name] == private[name] for name in ("batch_size", "epochs", "schedule", "average")} == {
-            True
-        }
-    assert drawn("dpsgd", 1) != drawn("dpsgd", 2)
+        assert one["learning_rate"] == pytest.approx(step, rel=0.01)
+        assert all(one[name] == private[name] for name in ("batch_size", "epochs", "schedule", "average"))
+    assert len({str(each) for each in plain}) == 8
 
 
-def test_number_0_is_the_plan_and_given_settings_are_not_drawn():
-    assert drawn("dpsgd", 0) == {}
+def test_settings_that_are_given_and_those_of_a_policy_that_was_made_are_not_drawn():
     fixed = ("epochs", "clipping_bound")
-    free, left = drawn("dpsgd", 3), drawn("dpsgd", 3, fixed=fixed)
+    free, left = drawn("dpsgd")[3], drawn("dpsgd", fixed=fixed)[3]
     assert set(left) == set(SHARED) - set(fixed)
     assert left["batch_size"] == free["batch_size"]
-
-
-def test_settings_that_are_given_are_not_drawn():
-    asked = ComparisonPlan(tune=TuningPlan(4, ("average",)), changes={"epochs": 2, "average": "ema"})
-    assert asked.tuning == TuningPlan(4, ("average", "epochs"))
-
-
-def test_a_policy_that_was_made_keeps_its_settings():
     assert set(tuned_settings(DPSGD(0.7), ())) == set(SHARED) - {"clipping_bound"}
-    assert "share" not in drawn(Shares(share=0.3), 1)
+    assert "share" not in drawn(Shares(share=0.3))[1]
 
 
-def test_no_batch_is_larger_than_the_examples_to_train_on():
+def test_drawn_settings_fit_the_data_and_each_other():
     large = replace(PLAN, batch_size=200)
-    assert all(drawn_settings("dpsgd", large, n, num_train=128)["batch_size"] <= 128 for n in range(9))
-
-
-def test_a_multiple_of_another_setting_follows_it():
-    for number in range(1, 9):
-        found = drawn("global", number)
-        assert found["strict_bound"] >= found["clipping_bound"]
+    assert all(each["batch_size"] <= 128 for each in drawn_settings("dpsgd", large, 9, num_train=128))
+    assert all(each["strict_bound"] >= each["clipping_bound"] for each in drawn("global")[1:])
 
 
 def test_tuning_seeds_are_none_of_the_final_runs():
@@ -158,10 +128,10 @@ def test_an_invalid_range_of_a_field_names_the_field(within):
 
 @pytest.mark.soak
 def test_nothing_to_tune_is_refused_before_anything_is_trained(tmp_path):
-    asked = replace(ASKED, methods=["dpsgd", "naive"], tune=TuningPlan(4, tuple(SHARED)))
+    fixed = {name: getattr(PLAN, name, 0.5) for name in SHARED}
+    asked = replace(ASKED, methods=["dpsgd", "naive"], options=fixed)
     with raises_field(SettingError, "tune"):
-        prepare(Toy(), asked, directory=tmp_path)
-    prepare(Toy(), replace(asked, methods=["dpsgd", "quantile"]), directory=tmp_path)
+        run_comparison(Toy(), asked, directory=tmp_path, jobs=1)
 
 
 def test_the_held_out_part_is_of_the_training_set_and_keeps_private_preprocessing():
@@ -173,60 +143,48 @@ def test_the_held_out_part_is_of_the_training_set_and_keeps_private_preprocessin
     assert validation_part(equidp.data.open_source("digits")).private_noise is None
 
 
-class Scores:
-    """Stand-in for training: each trial has the values of a table, and what was trained is listed."""
-
-    def __init__(self, search: SettingSearch, values) -> None:
-        self.search, self.values, self.stages = search, values, list[list[Trial]]()
-
-    def choose(self, monkeypatch):
-        def values_of(search, cell, trial):
-            return self.values(trial)
-
-        monkeypatch.setattr(SettingSearch, "cell", lambda search, trial: trial)
-        monkeypatch.setattr(SettingSearch, "_values", values_of)
-        return self.search.run(lambda trials: self.stages.append(list(trials)) or trials)
+def choose(tmp_path, monkeypatch, values):
+    """Tune where each trial has the values of a function; return the result, and the trials by stage."""
+    stages: list[list[Trial]] = []
+    monkeypatch.setattr(tune_module._Search, "cell", lambda search, trial: trial)
+    monkeypatch.setattr(tune_module._Search, "values", lambda search, trial, result: values(trial))
+    prepared = prepare(Toy(), ASKED, directory=tmp_path)
+    variants = (*prepared.references, *prepared.private)
+    return tune(ASKED, variants, lambda trials: stages.append(list(trials)) or trials), stages
 
 
 @pytest.mark.soak
 def test_the_choice_is_the_least_loss_of_the_group_that_loses_most(tmp_path, monkeypatch):
-    search = prepare(Toy(), ASKED, directory=tmp_path).search
     methods = {"sgd": 0.0, "dpsgd": 0.1, "quantile": 0.2}
 
     def values(trial: Trial):
-        """The baseline is best by number 2; others lose most in one group by 0 and on some seed by 1."""
+        """The reference is best by number 2; others lose most in one group by 0 and on some seed by 1."""
         if trial.kind.method == "sgd":
             return {"many": 0.9, "few": 0.8, "all": 0.9 if trial.number == 2 else 0.7}
         lost = {0: 0.3, 1: 0.0 if trial.seed == 100 else 0.5, 2: 0.1, 3: 0.4}[trial.number]
         few = 0.8 - lost - methods[trial.kind.method]
         return {"many": 0.9, "few": few, "all": 0.95 if trial.number == 0 else 0.6}
 
-    made = Scores(search, values)
-    tuning = made.choose(monkeypatch)
-    kinds = [Kind("sgd", ""), Kind("dpsgd", ""), Kind("quantile", "")]
-    assert {kind: search.candidates[kind][2] for kind in kinds} == tuning.settings
-    assert [len(stage) for stage in made.stages] == [3 * 4, 2 * 3, 2 * 2 * 3]
-    assert {trial.number for trial in made.stages[2]} == {0, 1, 2}
-    assert sum(map(len, made.stages)) == search.num_trials
+    tuning, stages = choose(tmp_path, monkeypatch, values)
+    assert set(tuning.settings) == {Kind(method, "") for method in methods}
+    assert [len(stage) for stage in stages] == [3 * 4, 2 * 3, 2 * 2 * 3]
+    assert {trial.number for trial in stages[2]} == {0, 1, 2}
     trials = tuning.trials.set_index(["method", "number"])
     assert trials.loc[("dpsgd", 2), "worst_cost"] == pytest.approx(0.2)
     assert trials.loc[("dpsgd", 1), "worst_cost"] == pytest.approx(0.1 + 1.0 / 3, abs=1e-4)
     assert trials.loc[("dpsgd", 3), "seeds"] == 1
-    assert trials["chosen"].sum() == 3
+    chosen = trials[trials["chosen"]].reset_index()
+    assert chosen["number"].tolist() == [2, 2, 2]
 
 
 @pytest.mark.soak
 def test_a_run_that_diverged_is_not_chosen(tmp_path, monkeypatch):
-    search = prepare(Toy(), ASKED, directory=tmp_path).search
-
     def values(trial: Trial):
         value = -math.inf if trial.number in (0, 1) else 0.5
         return {"many": value, "few": value, "all": value}
 
-    tuning = Scores(search, values).choose(monkeypatch)
-    chosen = tuning.trials[tuning.trials["chosen"]]
-    assert set(chosen["number"]) <= {2, 3}
-    assert json.dumps(tuning.to_dict(), allow_nan=False)
+    tuning, _ = choose(tmp_path, monkeypatch, values)
+    assert set(tuning.trials[tuning.trials["chosen"]]["number"]) <= {2, 3}
 
 
 @pytest.fixture(scope="module")
@@ -235,61 +193,27 @@ def finished(tmp_path_factory):
     return folder, compared(folder)
 
 
-def compared(folder, **changes) -> equidp.Comparison:
-    asked = replace(ASKED, tune=TuningPlan(3, ONE_NOISE), against="dpsgd", **changes)
-    return run_comparison(Toy(), asked, directory=folder, jobs=1)
+def compared(folder) -> equidp.Comparison:
+    return run_comparison(Toy(), replace(ASKED, tune=3, against="dpsgd"), directory=folder, jobs=1)
 
 
 @pytest.mark.soak
-def test_final_runs_have_the_chosen_settings_and_other_seeds(finished):
+def test_final_runs_have_other_seeds_and_are_not_trained_again(finished, monkeypatch):
     folder, comparison = finished
     tuning = comparison.tuning
     assert set(comparison.results["seed"]).isdisjoint(tuning.seeds)
     assert set(tuning.settings) == {Kind("sgd", ""), Kind("dpsgd", ""), Kind("quantile", "")}
-    prepared = prepare(Toy(), replace(ASKED, tune=TuningPlan(3, ONE_NOISE)), directory=folder)
-    assert prepared.tuning.settings == tuning.settings
-    assert prepared.count_runs().missing == prepared.count_runs().missing_trials == 0
-    for kind, chosen in tuning.settings.items():
-        plans = [cell.plan for cell in prepared.cells if cell.method == kind.method]
-        have = [{**plan.settings, **vars(plan.policy)} for plan in plans]
-        found = [all(each[name] == value for name, value in chosen.items()) for each in have]
-        assert any(found) if kind.method == "sgd" else all(found)
-
-
-@pytest.mark.soak
-def test_trials_and_runs_that_are_kept_are_not_trained_again(finished, monkeypatch):
-    folder, comparison = finished
     monkeypatch.setattr(cells, "train_cell", None)
     again = compared(folder)
     pd.testing.assert_frame_equal(again.results, comparison.results)
     assert again.tuning.settings == comparison.tuning.settings
 
 
-@pytest.mark.soak
-def test_a_search_that_stopped_goes_on_with_what_is_missing(tmp_path, finished, monkeypatch):
-    _, whole = finished
-    train, trained, limit = cells.train_cell, [], 5
-
-    def stops(cell, asked, threads):
-        if len(trained) == limit:
-            raise KeyboardInterrupt
-        trained.append(cell.key)
-        return train(cell, asked, threads)
-
-    monkeypatch.setattr(cells, "train_cell", stops)
-    with pytest.raises(KeyboardInterrupt):
-        compared(tmp_path / "runs")
-    limit = math.inf
-    found = compared(tmp_path / "runs")
-    assert len(trained) == len(set(trained))
-    assert found.tuning.settings == whole.tuning.settings
-
-
 MOMENTS = {
     "a run begins": (cells, "train_cell"),
     "a part of its results is written": (store, "_write_part"),
-    "its results are complete, and not yet named": (store.Claim, "_replace_index"),
-    "its results are kept": (cells.CellResult, "read"),
+    "its results are complete, and not yet in their place": (store.Store, "_write"),
+    "its results are kept": (cells.CellResult, "keep"),
 }
 """Moment -> function that is called then."""
 
@@ -302,18 +226,17 @@ def compare_until_killed(folder: Path, log: Path, moment: str, count: int) -> No
         with log.open("a") as file:
             file.write(f"{word} {key}\n")
 
-    train, keep = cells.train_cell, cells._Claims.keep
+    train, keep = cells.train_cell, cells.CellResult.keep
 
-    def train_and_log(cell, asked, threads):
-        write_down("trained", cell.key)
-        return train(cell, asked, threads)
+    def train_and_log(key, *arguments):
+        write_down("trained", key)
+        return train(key, *arguments)
 
-    def keep_and_log(claims, key, result):
-        kept = keep(claims, key, result)
+    def keep_and_log(result, place, key):
+        keep(result, place, key)
         write_down("kept", key)
-        return kept
 
-    cells.train_cell, cells._Claims.keep = train_and_log, keep_and_log
+    cells.train_cell, cells.CellResult.keep = train_and_log, keep_and_log
     if moment:
         owner, name = MOMENTS[moment]
         function, calls = getattr(owner, name), itertools.count(1)
@@ -345,31 +268,21 @@ def test_a_search_that_is_killed_loses_no_results_that_were_kept(tmp_path, finis
         else:
             assert key not in kept
             trained.append(key)
-    assert len(trained) - len(set(trained)) <= 2  # the runs that were killed before their results had a name
+    assert len(trained) - len(set(trained)) <= 4  # the runs that were killed before they were kept
     again = compared(folder)
     pd.testing.assert_frame_equal(again.results, whole.results)
     assert again.tuning.settings == whole.tuning.settings
 
 
 @pytest.mark.soak
-def test_runs_are_counted_with_trials_before_settings_are_chosen(tmp_path):
-    prepared = prepare(Toy(), ASKED, directory=tmp_path)
-    found = prepared.count_runs()
-    assert prepared.tuning is None
-    assert found.missing == len(prepared.cells) > 0
-    assert found.trials == found.missing_trials == prepared.search.num_trials
-
-
-@pytest.mark.soak
+@pytest.mark.usefixtures("no_plots")
 def test_page_terminal_and_json_show_what_was_tried_and_chosen(finished, tmp_path):
     _, comparison = finished
     console = Console(record=True, width=100, file=(tmp_path / "out").open("w"))
-    equidp.print_comparison(comparison, console)
-    page, text = report.render(comparison), console.export_text()
-    for shown in (page, text):
+    print_comparison(comparison, console)
+    for shown in (render(comparison), console.export_text()):
         assert "hosen settings" in shown
-    assert "bound_learning_rate 0.2" in " ".join(page.split())
-    tried = tuning_report.trials_table(summarise(comparison), comparison.tuning)
+    tried = trials_table(summarise(comparison))
     assert all(column.heading for column in tried.columns)  # beside which texts would break in a narrow page
     assert [row[-2] for row in tried.texts()].count("yes") == 3
     comparison.to_json(tmp_path / "found.json")

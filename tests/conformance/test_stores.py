@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -13,10 +12,10 @@ import numpy as np
 import pytest
 
 from comparison.test_compare import Toy
-from equidp.comparison.cells import Cell, train_all
+from equidp.comparison.cells import Cell, Curves, run_cells
 from equidp.data.features import WithFeatures
 from equidp.errors import CacheWarning, DataError
-from equidp.store import Claim, Store, key_of
+from equidp.store import Store, key_of
 from equidp.training.plan import Plan
 from support.toy import RandomImages
 
@@ -48,21 +47,10 @@ def squares(folder: Path, numbers: tuple[int, ...] = (1, 2, 3), power: int = 2) 
 
 def compared(folder: Path, *, plan: Plan = PLAN, n: int = 240, curves: bool = True) -> Any:
     """Figures and outputs of a cell of a comparison."""
-    one = Cell(
-        Toy(n=n),
-        plan.with_usual_noise().resolve(160),
-        "",
-        math.nan,
-        0,
-        "ghost",
-        curves=curves,
-    )
-
-    def here(function, calls):
-        return ((key, function(*arguments, None)) for key, arguments in calls)
-
-    (found,) = train_all([one], folder, here, None)
-    return found.results.to_dict("list"), len(found.epochs), found.outputs.tolist()
+    watches = (Curves(),) if curves else ()
+    one = Cell(Toy(n=n), plan.with_usual_noise().resolve(160), 0, "ghost", callbacks=watches)
+    (result,) = run_cells([one], folder, 1)
+    return result.results.to_dict("list"), len(result.tables), result.outputs.tolist()
 
 
 def featured(folder: Path, *, seed: int = 0) -> Any:
@@ -110,29 +98,20 @@ def case(request) -> Case:
 @pytest.fixture
 def written(monkeypatch) -> list[str]:
     """Entries, in the order in which they were written."""
-    keys, write = [], Claim.write
+    keys, write = [], Store._write
 
-    def note(claim, *args, **kwargs):
-        keys.append(str(claim.store.index(claim.key)))
-        return write(claim, *args, **kwargs)
+    def note(store, key, *args, **kwargs):
+        keys.append(f"{store.folder}/{key}")
+        return write(store, key, *args, **kwargs)
 
-    monkeypatch.setattr(Claim, "write", note)
+    monkeypatch.setattr(Store, "_write", note)
     return keys
 
 
 def kept(folder: Path) -> list[Path]:
-    """All files of entries; what is not of an entry is reported."""
+    """All files of entries, which are named by their facts."""
     files = sorted(each for each in folder.rglob("*") if each.is_file())
-    stores = {each.parent for each in files if each.suffix == ".index"}
-    known = {entry.place for store in stores for entry in Store(store).entries() if entry.whole}
-    known |= {
-        file
-        for store in stores
-        for entry in Store(store).entries()
-        if entry.whole and entry.folder
-        for file in entry.folder.iterdir()
-    }
-    assert set(files) == known
+    assert all((each.parent / "facts.json").is_file() and "." not in each.parent.name for each in files)
     return files
 
 
@@ -164,8 +143,6 @@ def test_a_stop_in_the_middle_of_a_write_leaves_no_part(case, tmp_path, monkeypa
         stopped.setattr("equidp.store.shutil.rmtree", lambda *_, **__: None)
         with pytest.raises(SystemExit):
             case.make(tmp_path / "results")
-    assert [each for each in (tmp_path / "results").rglob("*") if each.is_file()]
-    assert not list((tmp_path / "results").rglob("*.index"))
     assert case.make(tmp_path / "results") == expected
     kept(tmp_path / "results")
 
@@ -199,12 +176,9 @@ def test_two_writers_at_once_both_get_the_result(case, tmp_path):
 
 def test_a_full_disk_leaves_nothing_and_is_said(case, tmp_path, monkeypatch):
     expected = case.make(tmp_path / "other")
-    replace = os.replace
 
-    def fail(source, target):
-        if Path(target).suffix == ".index":
-            raise OSError(28, "No space left on device")
-        replace(source, target)
+    def fail(*_):
+        raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as full:
         full.setattr("equidp.store.os.replace", fail)

@@ -177,10 +177,10 @@ def test_a_run_keeps_its_encoding_and_predicts_by_it(path, tmp_path):
 @pytest.mark.soak
 def test_comparisons_train_on_the_encoding_and_boosted_trees_on_numbers(path, tmp_path):
     asked = ComparisonPlan(
-        ["dpsgd"], seeds=[0], epsilons=[3.0], plan=equidp.Plan(batch_size=100, epochs=1, delta=1e-4)
+        ["dpsgd"], seeds=[0], epsilons=(3.0,), plan=equidp.Plan(batch_size=100, epochs=1, delta=1e-4)
     )
     prepared = prepare(opened(path, "cut"), asked, directory=tmp_path)
-    assert {binning_of(cell.source) for cell in prepared.cells} == {"cut"}
+    assert {binning_of(each.source) for each in (*prepared.references, *prepared.private)} == {"cut"}
     assert {binning_of(trees.source) for trees in prepared.trees} == {"standard"}
 
 

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from equidp.errors import DataError, SettingError
-from equidp.evaluation.costs import equal_cost, group_gaps, privacy_costs, summary, wilcoxon_table
+from equidp.evaluation.costs import equal_cost, group_gaps, privacy_costs, summary
 from equidp.evaluation.intervals import mean_interval
 from support.errors import raises_field
 
@@ -120,30 +120,6 @@ def test_verdicts_follow_the_whole_interval(second_seed, gap_tolerance, verdict)
 def test_one_seed_gives_no_verdict():
     table = equal_cost(privacy_costs(TWO[TWO["seed"] == 0]))
     assert set(table["verdict"]) == {"one seed: no verdict"}
-
-
-def five_seeds(better: float) -> pd.DataFrame:
-    table = {}
-    for seed in range(5):
-        table[("sgd", seed)] = {"a": 0.9, "c": 0.9}
-        table[("dpsgd", seed)] = {"a": 0.9, "c": 0.50 + 0.01 * seed}
-        table[("fair", seed)] = {"a": 0.9, "c": 0.50 + better + 0.013 * seed}
-    return privacy_costs(results(table))
-
-
-def test_wilcoxon_is_one_sided_and_knows_its_smallest_p():
-    table = wilcoxon_table(five_seeds(0.2)).set_index(["method", "other"])
-    assert table.loc[("fair", "dpsgd"), "p"] == pytest.approx(1 / 32)
-    assert table.loc[("fair", "dpsgd"), "smallest_possible_p"] == 1 / 32
-    assert table.loc[("dpsgd", "fair"), "p"] == pytest.approx(1.0)
-
-
-def test_wilcoxon_of_equal_methods_and_of_one_seed():
-    costs = five_seeds(0.2)
-    same = costs[costs["method"] == "dpsgd"].assign(method="twin")
-    table = wilcoxon_table(pd.concat([costs, same])).set_index(["method", "other"])
-    assert table.loc[("twin", "dpsgd"), "p"] == 1.0
-    assert wilcoxon_table(costs[costs["seed"] == 0])["p"].isna().all()
 
 
 @pytest.mark.parametrize(

@@ -662,33 +662,25 @@ def runs() -> dict[str, Callable[[], Result]]:
 # --------------------------------------------------------------- comparisons, diagnoses, individual reports
 
 COMPARISONS: dict[str, dict[str, Any]] = {
-    "published settings": {"settings": "published", "changes": {"epochs": 2}, "baseline": "plan"},
-    "recommended settings": {"epsilons": [3.0], "changes": {"epochs": 2}},
-    "tuned alike": {"settings": "published", "changes": {"epochs": 1}, "tune": 2},
+    "published settings": {"plan": "published", "epochs": 2},
+    "recommended settings": {"epsilon": 3.0, "epochs": 2},
+    "tuned alike": {"plan": "published", "epochs": 1, "tune": 2},
 }
 
 
 def compared(given: Mapping[str, Any]) -> Result:
     with tempfile.TemporaryDirectory() as folder:
-        words = {"epsilons": "epsilon"}
-        asked = {words.get(name, name): value for name, value in given.items() if name != "changes"}
-        found = equidp.compare(
-            "digits",
-            methods=["dpsgd", "dpsgd-f", "quantile"],
-            seeds=2,
-            directory=folder,
-            jobs=1,
-            **asked,
-            **given["changes"],
-        )
+        methods = ["dpsgd", "dpsgd-f", "quantile"]
+        found = equidp.compare("digits", methods, seeds=2, directory=folder, jobs=1, **given)
         costs = found.costs()
         text = costs.to_csv(float_format="%.12g")
         numbers = costs.select_dtypes("number").to_numpy().flatten()
         numbers = np.where(np.isfinite(numbers), numbers, -1.0)  # epsilon of the baseline
         shape = [sorted(costs.columns), sorted(set(costs["method"])), len(costs)]
         kept = [found.to_markdown(name) for name in found.table_names]
+        names = [{"references": "baselines"}.get(name, name) for name in found.table_names]
         return {
-            "exact": {"costs": shape, "tables": list(found.table_names)},
+            "exact": {"costs": shape, "tables": names},
             "close": sketch(torch.as_tensor(numbers)),
             "bits": digest(text, kept),
         }

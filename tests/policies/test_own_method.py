@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import equidp
-from equidp.comparison.cells import Cell
-from equidp.comparison.workers import renew_processes
+from equidp.comparison.cells import Cell, renew_processes
 from equidp.data.dataset import DataSplit
 from equidp.errors import SettingError
 from equidp.policies.table import METHODS, Method
@@ -126,20 +125,17 @@ def test_a_comparison_trains_it_also_in_other_processes(own, tmp_path, jobs):
         plan=plan(),
         directory=tmp_path / f"runs-{jobs}",
         jobs=jobs,
-        baseline="plan",
     )
     epochs = comparison.epochs[comparison.epochs["method"] == "mine"]
     assert len(comparison.results[comparison.results["method"] == "mine"]) == 3
     assert set(epochs["clipping_bound"]) == {0.5**4}
-    assert len(list((tmp_path / f"runs-{jobs}").glob("*.index"))) == 2
+    assert len(list((tmp_path / f"runs-{jobs}").glob("*/facts.json"))) == 1 + 5 + 1  # rates, trees
 
 
 def cell(method: str = "mine", **changes) -> Cell:
     return Cell(
         SOURCE_OF_DATA,
         plan().with_changes(changes).for_method(method).with_usual_noise().resolve(120),
-        "",
-        float("nan"),
         0,
         "ghost",
     )

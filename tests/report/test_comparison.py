@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
-import pandas as pd
 import pytest
 from rich.console import Console
 
@@ -24,7 +22,7 @@ from equidp.report.comparison import print_comparison
 from equidp.report.format import upper
 from equidp.report.summary import summarise
 from support.errors import raises_field
-from support.made_up import made_up, with_data
+from support.made_up import made_up, with_setup
 
 CLEAR = {"dpsgd": {"a": 0.02, "b": 0.40}, "fair": {"a": 0.03, "b": 0.05}}
 
@@ -62,9 +60,6 @@ def test_one_seed_supports_no_finding():
     assert "One run shows no tendency" in pays
     assert "In this one run" in narrows
     assert "cannot be judged from one seed" in holds
-    assert words.test_sentences(summarise(made_up(CLEAR, seeds=1))) == [
-        "With one seed no test between methods is possible."
-    ]
 
 
 def test_one_seed_without_a_difference_names_nobody():
@@ -74,12 +69,6 @@ def test_one_seed_without_a_difference_names_nobody():
     pays, narrows, _ = findings_of(made_up(same, seeds=1, spread=0.0))
     assert "costs no group more than the others" in pays
     assert "No method has a smaller gap between groups than dpsgd (0.0 points)" in narrows
-
-
-def test_the_smallest_p_is_said():
-    (sentence,) = words.test_sentences(summarise(made_up(CLEAR)))
-    assert "fair p = 0.0312" in sentence
-    assert "no p can be below 1/32" in sentence
 
 
 @pytest.fixture(scope="module", params=["two groups", "ten groups", "one seed", "epsilons"])
@@ -113,7 +102,7 @@ def test_the_page_needs_nothing_else_and_is_always_the_same(comparison, page):
 @pytest.mark.soak
 def test_the_page_states_every_figure_and_the_guarantee(comparison, page):
     for row in summarise(comparison).overview:
-        assert points(row.accuracy) in page
+        assert points(row.value) in page
         assert row.verdict in page
         if row.worst_group:
             assert points(row.gap.value) in page
@@ -165,7 +154,7 @@ def test_the_terminal_breaks_no_word_of_the_overview_at_80_columns(tmp_path):
     console = Console(record=True, width=80, file=(tmp_path / "out").open("w"))
     print_comparison(swept, console)
     text = console.export_text()
-    assert {"loss", "largest", "verdict", "baseline"} <= set(text.split())
+    assert {"loss", "largest", "verdict", "reference"} <= set(text.split())
 
 
 @pytest.mark.soak
@@ -200,7 +189,7 @@ def test_paths_that_cannot_be_written_are_found_out_and_nothing_is_lost(tmp_path
 def test_a_report_replaces_the_old_one_whole(tmp_path, monkeypatch):
     path = tmp_path / "report.html"
     path.write_text("old")
-    monkeypatch.setattr(html, "render", lambda comparison, **_: 1 / 0)
+    monkeypatch.setattr(html, "render", lambda comparison: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         html.write_report(made_up(CLEAR), path)
     assert path.read_text() == "old"
@@ -212,7 +201,7 @@ def test_a_report_replaces_the_old_one_whole(tmp_path, monkeypatch):
 
 def test_groups_with_few_test_examples_are_named():
     comparison = made_up(CLEAR, spread=0.001)
-    *_, caution = findings_of(with_data(comparison, test_group_sizes=(4, 200)))
+    *_, caution = findings_of(with_setup(comparison, test_group_sizes=(4, 200)))
     assert caution.startswith("Few test examples: a 4. One more or one fewer correct prediction")
 
 
@@ -238,7 +227,9 @@ def test_a_method_no_better_than_one_answer_is_named():
     there."""
     comparison = made_up({"dpsgd": {"a": 0.01, "b": 0.01}, "dpsgd-f": {"a": 0.0, "b": 0.1}}, spread=0.001)
     informative = comparison.results["method"] != "dpsgd"
-    comparison = with_results(with_data(comparison, most_frequent_class=("no", 0.9)), informative=informative)
+    comparison = with_results(
+        with_setup(comparison, most_frequent_class=("no", 0.9)), informative=informative
+    )
     *_, holds, sentence = findings_of(comparison)
     assert "exceeds tolerance under dpsgd-f; uninformative under dpsgd (" in holds
     assert sentence.startswith(
@@ -247,8 +238,8 @@ def test_a_method_no_better_than_one_answer_is_named():
     )
     assert 'class="left within-tolerance"' not in html.render(comparison)
     useless = with_results(comparison, informative=comparison.results["method"] != "sgd")
-    said = " ".join(findings_of(useless))  # on costs against a baseline that tells nothing
-    assert said.startswith("The non-private baseline, sgd, is no better than one constant prediction")
+    said = " ".join(findings_of(useless))  # on costs against a reference that tells nothing
+    assert said.startswith("The non-private reference, sgd, is no better than one constant prediction")
     assert "within tolerance" not in said
 
 
@@ -267,15 +258,16 @@ def test_predicted_risks_that_are_off_are_said():
     assert "8.0% happened, and on average dpsgd 1.9%, fair 1.9% were predicted" in sentence
 
 
-@pytest.mark.parametrize(("apart", "noisy"), [(0.1, True), (3.0, False)])
-def test_released_means_within_their_noise_are_said_to_be_too_noisy(apart, noisy):
-    rows = [
-        {"method": "dpsgd", "setting": "", "seed": 0, "target_epsilon": 3.0, "group": group, "epsilon": 3.0,
-         "released_mean": 1.0 + at * apart, "standard_error": 0.5, "release_epsilon": 0.1}
-        for at, group in enumerate(("a", "b"))
-    ]  # fmt: skip
-    sentences = findings_of(replace(made_up(CLEAR, spread=0.001), individual=pd.DataFrame(rows)))
-    assert any("dpsgd are too noisy to compare groups" in each for each in sentences) == noisy
+def test_a_group_that_no_model_learns_is_said():
+    """Trial 4: eights at 0.0% under every method, plain SGD too, and no word of it."""
+    comparison = made_up(CLEAR, spread=0.001)
+    never = comparison.results["group"] == "b"
+    none = with_results(comparison, accuracy=comparison.results["accuracy"].where(~never, 0.0))
+    (sentence,) = [each for each in findings_of(none) if "no model here learns it" in each]
+    assert sentence.startswith("Accuracy is 0.0 in group b under every method, sgd without privacy too")
+    own = none.results["method"] == "sgd"
+    learnt = with_results(none, accuracy=none.results["accuracy"].where(~(own & never), 0.4))
+    assert not any("no model here learns it" in each for each in findings_of(learnt))
 
 
 @pytest.mark.soak
@@ -311,10 +303,22 @@ def test_a_recommendation_says_how_sure_it_is_and_how_the_others_compare():
     assert unsure.startswith("At epsilon 1: take fair: accuracy")
     assert "This is not certain; more seeds would help. Not clearly different" in unsure
     assert "No better than one constant prediction: silent." in unsure
+    beaten = recommendation(**given, beaten=(poor._replace(by="fair"),))
+    assert "another method is on average at least as good in every group: poor, behind fair." in beaten
     assert "by more than the tolerance on average: poor" in recommendation(**given, far_behind=(poor,))
     assert "No other method was compared." in recommendation(**given)
     many = tuple(poor._replace(label=str(at)) for at in range(6))
     assert "3 (15.2), and 2 more." in recommendation(**given, worse=many)
+
+
+def test_no_method_is_taken_where_one_has_the_gap_and_another_the_accuracy():
+    mine, dpsgd = Standing("mine", 0.78, 0.28, 0.02), Standing("dpsgd", 0.8, 0.3, 0.0)
+    said = recommendation(epsilon=3.0, seeds=5, alike=(mine, dpsgd))
+    assert said.startswith(
+        "At epsilon 3: no method is clearly the one to take. mine has the smallest gap (gap 28.0, accuracy "
+        "78.0), and dpsgd the best accuracy (gap 30.0, accuracy 80.0)"
+    )
+    assert "take mine" not in said
 
 
 def test_no_recommendation_says_why():
@@ -419,23 +423,3 @@ def test_each_row_of_the_pages_summary_is_the_frames():
         assert low == _shown("privacy_cost", verdicts.loc[method, "gap_low"])
         assert high == _shown("privacy_cost", verdicts.loc[method, "gap_high"])
         assert verdict == verdicts.loc[method, "verdict"]
-
-
-@pytest.mark.soak
-def test_individual_epsilons_of_many_methods_keep_their_groups_on_a_narrow_terminal(tmp_path):
-    methods = [f"method-{number}" for number in range(6)]
-    comparison = made_up(dict.fromkeys(methods, COSTLY["dpsgd"]))
-    rows = [
-        {"method": method, "setting": "", "group": group, "seed": seed, "target_epsilon": 3.0,
-             "release_epsilon": 0.1,
-         "released_mean": 1.234 + at, "standard_error": 0.0561}
-        for at, method in enumerate(methods) for group in ("a", "b", "c") for seed in range(2)
-    ]  # fmt: skip
-    with (tmp_path / "out").open("w") as file:
-        console = Console(record=True, width=60, file=file)
-        print_comparison(dataclasses.replace(comparison, individual=pd.DataFrame(rows)), console)
-    text = console.export_text().split("mean epsilon of a group")[1]
-    named = [line.split()[0] for line in text.splitlines() if "±" in line]
-    assert named == list("abc") * (len(named) // 3)
-    for at in range(6):
-        assert text.count(f"{1.234 + at:.3g} ± 0.0397") == 3

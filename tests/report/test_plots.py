@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-import equidp
-from equidp.comparison.sweep import Kind
+from equidp.comparison.plan import Kind
 from equidp.data.dataset import ALL
 from equidp.errors import SettingError
 from equidp.policies.table import METHODS
@@ -43,7 +42,7 @@ def test_a_title_names_the_metric_and_an_axis_its_unit_too():
     titles = {name: filled_in(plot.title, summarise(made_up(COSTS))) for name, plot in PLOTS.items()}
     assert titles["accuracy"] == "Accuracy by group"
     assert not any("%" in title or ", points" in title for title in titles.values())
-    assert equidp.plot(made_up(COSTS), "accuracy").axes[0].get_xlabel() == "Accuracy, %"
+    assert made_up(COSTS).plot("accuracy").axes[0].get_xlabel() == "Accuracy, %"
 
 
 def points_of(axes, label):
@@ -53,7 +52,7 @@ def points_of(axes, label):
 
 def test_costs_are_drawn_where_the_figures_are():
     comparison = made_up(COSTS)
-    (axes,) = equidp.plot(comparison, "costs").axes
+    (axes,) = comparison.plot("costs").axes
     means = comparison.costs().groupby(["method", "group"])["privacy_cost"].mean()
     for method in COSTS:
         expected = [100 * means[(method, group)] for group in ("a", "b", ALL)]
@@ -96,7 +95,7 @@ def test_settings_of_a_method_share_its_colour_and_differ_by_marker():
 
 def test_baselines_that_differ_in_features_differ_by_marker():
     baselines, private = (Kind("sgd", ""), Kind("sgd", "features=scattering")), (Kind("dpsgd", ""),)
-    looks = kind_looks(Mock(kinds=baselines + private, baseline_kinds=baselines, private_kinds=private))
+    looks = kind_looks(Mock(kinds=baselines + private, reference_kinds=baselines, private_kinds=private))
     assert {look.colour for look in looks.values()} == {PLAIN_LOOK.colour, LOOKS[0].colour}
     assert len({looks[kind] for kind in baselines}) == 2
     assert looks[private[0]] == LOOKS[0]
@@ -128,11 +127,11 @@ def test_axes_keep_most_of_the_width_and_nothing_leaves_the_figure(name, layout)
 def test_unknown_and_empty_figures_are_refused():
     comparison = made_up(COSTS)
     with raises_field(SettingError, "plot", "'cost'", "'costs'"):
-        equidp.plot(comparison, "cost")
+        comparison.plot("cost")
     with raises_field(SettingError, "plot"):
-        equidp.plot(comparison, "trade_off")
+        comparison.plot("trade_off")
     with raises_field(SettingError, "width"):
-        equidp.plot(comparison, width=0)
+        comparison.plot(width=0)
 
 
 @pytest.mark.soak

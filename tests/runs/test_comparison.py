@@ -10,7 +10,7 @@ import equidp
 from equidp.cli import compare as command_module
 from equidp.errors import DataError, SettingError
 from equidp.runs import comparison as module
-from equidp.runs.comparison import comparison_plan
+from equidp.runs.comparison import comparison_of
 from equidp.runs.run_file import RunFile
 from equidp.training.release import RELEASES, Release
 from support.command import equidp_here, people
@@ -41,13 +41,13 @@ OPTIONS = {
         },
     ),
     "metric": ("--metric auc --threshold 0.2", {"metric": "auc", "threshold": 0.2}),
-    "settings": ("--settings published --epsilon 3", {"settings": "published", "epsilon": 3.0}),
+    "settings": ("--settings published --epsilon 3", {"plan": "published", "epsilon": 3.0}),
     "search": (
-        "--epsilon 3 --tune 4 --against dpsgd --baseline plan --gap-tolerance 0.1",
-        {"epsilon": 3.0, "tune": 4, "against": "dpsgd", "baseline": "plan", "gap_tolerance": 0.1},
+        "--epsilon 3 --tune 4 --against dpsgd --gap-tolerance 0.1",
+        {"epsilon": 3.0, "tune": 4, "against": "dpsgd", "gap_tolerance": 0.1},
     ),
-    "diagnosis": ("--diagnose", {"diagnose": True}),
-    "sweep": ("--sweep clipping_bound=1,2", {"sweep": {"clipping_bound": [1.0, 2.0]}}),
+    "diagnosis": ("--diagnose", {"callbacks": [equidp.Diagnostics()]}),
+    "sweep": ("--sweep clipping_bound=1,2", {"changes": [{"clipping_bound": 1.0}, {"clipping_bound": 2.0}]}),
 }
 
 
@@ -94,7 +94,7 @@ def test_a_file_of_options_is_under_those_of_the_call(people, tmp_path, asked):
         with pytest.raises(SettingError, match="enough"):
             equidp.compare(config=tmp_path / "run.toml", methods=["dpsgd"], **given)
         assert asked[-1][1].epsilons == epsilons
-        assert asked[-1][1].changes["epochs"] == 4
+        assert asked[-1][1].options["epochs"] == 4
         assert asked[-1][0].recipe.target == "income"
 
 
@@ -136,4 +136,4 @@ class OwnRelease(Release):
 def test_a_release_that_a_comparison_does_not_draw_is_refused(monkeypatch):
     monkeypatch.setitem(RELEASES, "own", OwnRelease)
     with raises_field(SettingError, "releases", "own"):
-        comparison_plan(RunFile())
+        comparison_of(RunFile(), None)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from equidp.comparison.result import Comparison, DataFacts, Setup, TrainingFacts
+from equidp.comparison.result import Comparison, Setup
 from equidp.training.plan import Plan
 
 
@@ -57,31 +57,23 @@ def made_up(
                         shown |= {"clipping_bound": bound, "epsilon": 1.0}
                         epochs.append({**run, "epoch": epoch, "step": epoch, "group": group, **shown})
     setup = Setup(
-        DataFacts(
-            name="made-up",
-            num_train=640,
-            group_names=tuple(groups),
-            class_names=("no", "yes"),
-            train_group_sizes=(640 // len(groups),) * len(groups),
-            test_group_sizes=(100,) * len(groups),
-            most_frequent_class=("yes", 0.3),
-            notes=("A note on preparation.",),
-        ),
-        TrainingFacts(
-            Plan(batch_size=64, epochs=5, delta=1e-5).for_method("sgd").resolve(640),
-            noise_multipliers={"dpsgd": 1.0},
-            method_settings={"dpsgd": {"clipping_bound": 1.0}},
-        ),
+        data="made-up",
+        group_names=tuple(groups),
+        class_names=("no", "yes"),
+        num_train_by_seed=(640,) * seeds,
+        train_group_sizes=(640 // len(groups),) * len(groups),
+        test_group_sizes=(100,) * len(groups),
+        most_frequent_class=("yes", 0.3),
+        plan=Plan(batch_size=64, epochs=5, delta=1e-5).for_method("sgd").resolve(640),
         methods=("sgd", *costs),
         seeds=tuple(range(seeds)),
-        num_train_by_seed=(640,) * seeds,
         versions={"equidp": "0"},
+        notes=("A note on preparation.",),
         command="equidp compare",
     )
-    return Comparison(setup, pd.DataFrame(results), pd.DataFrame(epochs))
+    return Comparison(setup, pd.DataFrame(results), {"epochs": pd.DataFrame(epochs)})
 
 
-def with_data(comparison: Comparison, **changes: Any) -> Comparison:
-    """The comparison with other facts about its data."""
-    data = replace(comparison.setup.data, **changes)
-    return replace(comparison, setup=replace(comparison.setup, data=data))
+def with_setup(comparison: Comparison, **changes: Any) -> Comparison:
+    """The comparison with other facts about its setup."""
+    return replace(comparison, setup=replace(comparison.setup, **changes))

@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
+import itertools
+import logging
 import math
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
-from equidp._files import check_folder, check_outputs, command_line
-from equidp._validate import check_whole
+from equidp._files import check_folder, check_outputs, command_line, write_whole
+from equidp._validate import check_whole, names
 from equidp.advice.advise import AUTO
 from equidp.cli import options
 from equidp.cli.app import command
-from equidp.cli.messages import progress_bar, say, stoppable
-from equidp.cli.settings import read_run
-from equidp.comparison.compare import Counts, PreparedComparison, prepare, run_comparison
-from equidp.comparison.plan import DEFAULT_METHODS, ComparisonPlan, Search
-from equidp.comparison.result import check_ending
-from equidp.comparison.sweep import parse_sweep
-from equidp.comparison.tune import FINALISTS, SettingSearch
+from equidp.cli.messages import say, stoppable
+from equidp.cli.settings import parse_set, read_run
+from equidp.comparison.cells import CellResult
+from equidp.comparison.compare import PreparedComparison, log, prepare, run_comparison, settings_of_runs
+from equidp.comparison.plan import DEFAULT_METHODS, ComparisonPlan, named_methods
+from equidp.comparison.tune import FINALISTS, tuning_seeds
+from equidp.data.dataset import DataSource
 from equidp.diagnostics import Diagnostics
 from equidp.errors import SettingError
 from equidp.policies.methods import ignored_sentences
-from equidp.report.advice import advice_sentences
-from equidp.report.comparison import print_comparison, write_report
+from equidp.report.comparison import markdown, print_comparison
 from equidp.report.diagnosis import sensitive_findings
 from equidp.report.plan import plan_table
-from equidp.runs.comparison import comparison_plan
-from equidp.runs.run_file import RunFile
+from equidp.runs.comparison import comparison_of
+from equidp.runs.run_file import RunFile, section_of
+from equidp.store import Store
 
 app = command(
     "compare",
@@ -39,7 +43,7 @@ app = command(
     "equidp compare people.csv --target income --group sex --epsilon 1,3,8 \\\n      --report report.html",
     "equidp compare adult --methods dpsgd,my_module:MyPolicy --sweep clipping_bound=0.5,1,2",
     "equidp compare adult --methods dpsgd,my_module:MyPolicy --tune 8 --against dpsgd",
-    "equidp compare --set privacy.individual=true --report report.html",
+    "equidp compare --diagnose --report report.html",
 )
 
 
@@ -62,21 +66,22 @@ class ComparisonOptions:
     gap_tolerance: float = 0.05
     """Largest gap in privacy cost that counts as equal, in the metric: 0.05 is 5 points of accuracy."""
     metric: options.Metric | None = None
-    baseline: Search = "best"
-    """Models without privacy that costs are measured against: best: of several settings for each model, and
-    boosted trees on a table; plan: plain SGD by the plan alone."""
     against: str | None = None
     """Private method among --methods with which each other one is compared seed by seed: differences with
     intervals and corrected p values."""
     tune: int | None = None
-    """Number of settings to try for each method, the same random ones for all; they are chosen on a part held
-    out of training. Settings that are given stay as they are."""
+    """Number of settings to try for each method, plain SGD too, the same random ones for all; they are chosen
+    on a part held out of training. Settings that are given stay as they are."""
 
-    def plan(self, run: RunFile, diagnosis: Diagnostics | None) -> ComparisonPlan:
-        """Return the plan of the comparison that these options, and those of its runs, ask for."""
-        of_runs = ("settings", "metric")
-        own = {name: value for name, value in vars(self).items() if name not in of_runs}
-        return comparison_plan(run, **{**own, "sweep": parse_sweep(self.sweep), "diagnosis": diagnosis})
+    def plan(
+        self, run: RunFile, data: str | None, diagnosis: Diagnostics | None
+    ) -> tuple[ComparisonPlan, DataSource]:
+        """Return the plan of the comparison that these options, and those of its runs, ask for, and its
+        data."""
+        own = {name: getattr(self, name) for name in ("methods", "seeds", "gap_tolerance", "against", "tune")}
+        watches = () if diagnosis is None else (diagnosis,)
+        changes = parse_sweep(self.sweep)
+        return comparison_of(run, data, epsilons=self.epsilons, changes=changes, callbacks=watches, **own)
 
 
 @Parameter(name="*")
@@ -85,8 +90,7 @@ class PlaceOptions:
     """Options of the place where runs are trained and kept."""
 
     directory: Path = Path("equidp-runs")
-    """Folder where finished runs are kept."""
-    fresh: options.Fresh = False
+    """Folder where finished runs are kept; another one trains all again."""
     jobs: options.Jobs = None
     device: options.Device = "cpu"
 
@@ -101,16 +105,6 @@ class ResultOptions:
     tables: Annotated[Path | None, Parameter(name="--table", converter=options.file_name)] = None
     """Write tables of means and intervals to this file, in Markdown (.md)."""
     json_file: options.JsonFile = None
-    include_sensitive: bool = False
-    """Add the groups' true epsilons to the report; do not share it."""
-
-    def check(self, *, individual: bool) -> None:
-        """Refuse sensitive values where there would be none."""
-        if self.include_sensitive and not (individual and self.report is not None):
-            raise SettingError(
-                "--include-sensitive is for reports of individual privacy; give --report and --set "
-                "privacy.individual=true."
-            )
 
 
 @Parameter(name="*", group=Group("Diagnosis", sort_key=7))
@@ -158,105 +152,124 @@ def compare_command(
     Samples and noise come from seeds, so that methods are compared fairly.
     The models are for choosing a method, not for release.
     """
-    report, json_file = results.report, results.json_file
+    named_methods(wanted.methods)
     given = options.given_fields(table, inputs, plan, settings=wanted.settings, metric=wanted.metric)
     run = read_run(config, set_fields, given, wanted.methods)
     options.check_noise(wanted.epsilons, run.options)
-    asked = wanted.plan(run, diagnosis.plan())
-    if named := [method for method in wanted.methods if method != AUTO]:
-        for sentence in ignored_sentences(asked.changes, named):
-            say(sentence)
-    results.check(individual=asked.release_epsilon is not None)
-    if results.tables is not None:
-        check_ending(results.tables)
-    outputs = {"--report": report, "--json": json_file, "--table": results.tables}
-    check_outputs(outputs, data, config)
-    check_folder(place.directory)
-    source = run.run_data(data or run.table.get("data", "digits")).source()
     if place.jobs is not None:
         check_whole(1, jobs=place.jobs)
+    if results.tables is not None and results.tables.suffix.lower() != ".md":
+        raise SettingError(
+            f"--table {results.tables}; tables are written in Markdown, to .md.", field="table"
+        )
+    outputs = {"--report": results.report, "--json": results.json_file, "--table": results.tables}
+    check_outputs(outputs, data, config)
+    check_folder(place.directory)
+    asked, source = wanted.plan(run, data, diagnosis.plan())
+    if named := [method for method in wanted.methods if method != AUTO]:
+        for sentence in ignored_sentences(asked.options, named):
+            say(sentence)
     if dry_run:
-        prepared = prepare(source, asked, directory=place.directory, device=place.device)
-        _print_plan(prepared, place.fresh)
+        _print_plan(prepare(source, asked, directory=place.directory, device=place.device))
         return
-    kept = str(place.directory.absolute())
-    stopped = (
-        f"stopped. Finished runs are kept in {kept!r}: the same command continues from them, and with "
-        "--directory from another folder."
-    )
-    with stoppable(stopped):
-        with progress_bar() as on_progress:
+    again = command_line("equidp", *sys.argv[1:])
+    kept = f"Finished runs are kept in {str(place.directory.absolute())!r}. This goes on from them: {again}"
+    with stoppable(f"stopped. {kept}"), rows_as_they_finish():
+        try:
             comparison = run_comparison(
                 source,
                 asked,
                 directory=place.directory,
                 jobs=place.jobs,
                 device=place.device,
-                on_progress=on_progress,
-                command=command_line("equidp", *sys.argv[1:]),
-                fresh=place.fresh,
+                command=again,
             )
-        if json_file is not None:
-            comparison.to_json(json_file)
-        if report is not None:
-            write_report(comparison, report, include_sensitive=results.include_sensitive)
+        except SettingError as error:
+            if error.field == "jobs":  # a process died
+                say(kept)
+            raise
+        if results.json_file is not None:
+            comparison.to_json(results.json_file)
+        if results.report is not None:
+            comparison.write_report(results.report)
         if results.tables is not None:
-            comparison.write_tables(results.tables)
+            write_whole(results.tables, markdown(comparison))
         print_comparison(comparison)  # last: its reader may close the pipe
         for sentence in sensitive_findings(comparison):
             print(sentence)
-        for name, path in (("Report", report), ("Tables", results.tables)):
+        for name, path in (("Report", results.report), ("Tables", results.tables)):
             if path is not None:
                 say(f"{name}: {path.resolve()}")
 
 
-def _print_search(search: SettingSearch, found: Counts) -> None:
-    """Print how many trials choose the settings, and what they are drawn from."""
-    first, *others = search.seeds
-    print(
-        f"Before them, {found.trials} trials choose the settings, {found.missing_trials} of which would be "
-        f"trained: up to {search.plan.draws} settings of each method on seed {first}, and the best "
-        f"{FINALISTS} on seeds {' and '.join(map(str, others))}."
-    )
-    if found.missing_trials:
-        print("Until they are chosen, steps and noise are by the plan's own settings:")
+def parse_sweep(texts: Sequence[str]) -> list[dict[str, Any]]:
+    """Return changes for every combination of values in texts such as "clipping_bound=1,2,5".
 
+    The texts may be cut at their commas.
 
-def _print_runs(prepared: PreparedComparison, found: Counts) -> None:
-    """Print the number of runs by what they train, and how baselines are chosen among them."""
-    private, trees = len(prepared.private), len(prepared.trees)
-    kept = found.runs - found.missing
-    plain = found.runs - private - trees
-    parts = [f"{private} of methods", f"{plain} of plain SGD without privacy"]
-    parts += [f"{trees} of boosted trees"] if trees else []
-    print(
-        f"{found.runs} runs on {len(prepared.sizes)} seeds: {', '.join(parts)}. {kept} are kept in "
-        f"{str(prepared.folder)!r}, {found.missing} would be trained."
-    )
-    first, *others = prepared.sizes
-    if (candidates := len(prepared.baselines.runs)) > 1:
-        print(
-            f"Plain SGD is tried by {candidates} settings on seed {first}"
-            + (", and by the best of each kind of model there on the others." if others else ".")
-        )
+    Raises:
+        SettingError: a text without "=", an unknown setting, or a value of another type.
 
-
-def _print_plan(prepared: PreparedComparison, fresh: bool) -> None:
-    """Print the plan, the number of runs, and what each kind would spend."""
-    choice = prepared.choice
-    auto = choice.shared if choice.auto_takes else choice.automatic
-    if auto is not None and auto.advice is not None:
-        print(*advice_sentences(auto.advice), sep="\n")
-    plan_table(prepared.setting_rows()).print()
-    found = prepared.count_runs(fresh=fresh)
-    _print_runs(prepared, found)
-    if prepared.search is not None:
-        _print_search(prepared.search, found)
-    for kind in prepared.kinds:
-        spent = "no privacy"
-        if math.isfinite(kind.epsilon):
-            spent = (
-                f"noise multiplier {kind.noise_multiplier:.4g}, epsilon {kind.epsilon:.4g} at delta "
-                f"{kind.delta:g}"
+    >>> parse_sweep(["clipping-bound=1", "5", "epochs=10"])
+    [{'clipping_bound': 1.0, 'epochs': 10.0}, {'clipping_bound': 5.0, 'epochs': 10.0}]
+    """
+    values: dict[str, list[Any]] = {}
+    name = ""
+    for text in itertools.chain.from_iterable(map(names, texts)):
+        head, equals, value = text.rpartition("=")
+        name = head.strip().replace("-", "_") if equals else name
+        if not name or not value.strip():
+            raise SettingError(
+                f"--sweep {text!r}; expected setting=values, such as clipping_bound=1,2,5.", field="--sweep"
             )
-        print(f"{kind.label}: {kind.steps:,} steps, {spent}.")
+        _, read, _ = parse_set(f"{section_of(name)}.{name}={value}")
+        listed = values.setdefault(name, [])
+        listed += [each for each in read.values() if each not in listed]
+    combinations = itertools.product(*values.values())
+    return [dict(zip(values, each, strict=True)) for each in combinations] if values else []
+
+
+@contextmanager
+def rows_as_they_finish() -> Iterator[None]:
+    """Print a row for each run that finishes, also where standard error is no terminal."""
+
+    class Rows(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            say(record.getMessage())
+
+    handler, level, spreads = Rows(), log.level, log.propagate
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+        log.propagate = spreads
+
+
+def _print_plan(prepared: PreparedComparison) -> None:
+    """Print the settings, the number of runs, and what each kind would spend."""
+    plan_table(settings_of_runs(prepared)).print()
+    asked, cells = prepared.asked, prepared.first_cells()
+    further = sum(len(each.rates) > 1 for each in prepared.references) * (len(prepared.seeds) - 1)
+    store = Store(prepared.folder)
+    kept = 0 if asked.tune else sum(CellResult.kept(store, cell.key) is not None for cell in cells)
+    private = len(prepared.private) * len(prepared.seeds)
+    print(
+        f"{len(cells) + further} runs on {len(prepared.seeds)} seeds: {private} of private methods, "
+        f"{len(cells) + further - private} without privacy. {kept} are kept in {str(prepared.folder)!r}."
+    )
+    if asked.tune is not None:
+        first, *others = tuning_seeds(asked.seed_numbers)
+        print(
+            f"Before them, trials choose settings: up to {asked.tune} of each method on seed {first}, and "
+            f"the best {FINALISTS} on seeds {' and '.join(map(str, others))}. Until then, steps "
+            "and noise are by the plan's own settings:"
+        )
+    for label, steps, noise, epsilon, delta in prepared.check():
+        spent = "no privacy"
+        if math.isfinite(epsilon):
+            spent = f"noise multiplier {noise:.4g}, epsilon {epsilon:.4g} at delta {delta:g}"
+        print(f"{label}: {steps:,} steps, {spent}.")

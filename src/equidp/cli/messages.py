@@ -29,9 +29,6 @@ _MEMORY = (
 """Environment variables of glibc, its numbers for them, and bytes."""
 _console = Console(stderr=True)
 
-Progress = Callable[[int, int], None]
-"""Called with (steps done, steps in all) now and then."""
-
 
 def say(text: str, heading: str = "") -> None:
     """Print a message as it stands, after a heading in rich's markup; of several processes, the first."""
@@ -78,21 +75,6 @@ def stoppable(otherwise: str | Callable[[], str]) -> Iterator[None]:
         own = str(stopped) if isinstance(stopped, TrainingStopped) else ""
         say(own or (otherwise if isinstance(otherwise, str) else otherwise()))
         sys.exit(exit_code(stopped))
-
-
-@contextmanager
-def progress_bar() -> Iterator[Progress]:
-    """Show a bar over the work of all runs with the time left; in a log, its state now and then."""
-    from tqdm.auto import tqdm
-
-    with tqdm(desc="training", leave=False, mininterval=0.1 if _console.is_terminal else 30.0) as bar:
-
-        def show(done: int, total: int) -> None:
-            if not done or bar.total != total:  # the next runs that train together
-                bar.reset(total)
-            bar.update(done - bar.n)
-
-        yield show
 
 
 def keep_freed_memory() -> None:

@@ -77,7 +77,6 @@ Settings = Annotated[
 ]
 Jobs = Annotated[int | None, Parameter(help="Number of processes; default: one for each core.")]
 Device = Annotated[str, Parameter(help="cpu, cuda, cuda:1, mps; auto: a GPU if there is one.")]
-Fresh = Annotated[bool, Parameter(help="Recompute what is stored of the same settings and data.")]
 Metric = Annotated[
     MetricName,
     Parameter(help=f"Judge by: {', '.join(METRICS)}.", group=PREDICT, show_choices=False),

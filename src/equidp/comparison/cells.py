@@ -1,18 +1,14 @@
-"""Cells of a comparison, method x setting x seed: how one is trained, and its results, which are kept.
-
-`train_all` trains and keeps the results of any `Training`; a `Cell` is the training of a network by a method.
-"""
+"""Cells of a comparison: one training each, by a plan and a seed, whose results are kept under a key."""
 
 from __future__ import annotations
 
-import os
 import secrets
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, final
@@ -20,55 +16,53 @@ from typing import Any, NamedTuple, Protocol, final
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
 
 from equidp._extras import require_extra
 from equidp._provenance import versions
-from equidp.comparison.sweep import counts_events
-from equidp.comparison.workers import Call, StaleWorker, renew_processes
 from equidp.data.class_counts import balanced_class_weights, count_classes
 from equidp.data.dataset import ALL, DataSource, DataSplit, GroupedDataset
-from equidp.data.features import WithFeatures
-from equidp.data.own import OwnSource
 from equidp.data.table import releases_of
-from equidp.data.validation import ValidationPart
-from equidp.diagnostics import Diagnostics
-from equidp.digest import code_digest, module_digest, read_code
-from equidp.errors import ApproximationWarning, DataError, DataWarning
+from equidp.digest import code_digest
+from equidp.errors import ApproximationWarning, SettingError
 from equidp.evaluation.costs import EPSILON_OF_GROUP
 from equidp.evaluation.groups import group_metrics
 from equidp.evaluation.predictions import Decision, Predictions, base_rate_decision, predict
+from equidp.evaluation.reference import (
+    FEWEST_TO_STOP_BY,
+    MOST_TREES,
+    TREES_WITHOUT_STOPPING,
+    fit_trees,
+    single_rows,
+)
 from equidp.individual import Individual
-from equidp.kernel.event import Entries
+from equidp.kernel.event import Event
 from equidp.kernel.noise import SeededRandomness
 from equidp.ledger.ledger import Ledger
-from equidp.store import FIGURES, Claim, Entry, Store, key_of
+from equidp.store import FIGURES, Store, key_of
 from equidp.training.build import build
 from equidp.training.device import chosen_device
-from equidp.training.record import EpochRecorder, RunRecord, Watch
+from equidp.training.record import EpochRecorder, RunRecord, TableCallback, Watch
 from equidp.training.resolved import ResolvedPlan
-from equidp.training.trainer import Callback, Trainer
+from equidp.training.trainer import Trainer
 
 with require_extra("tables"):
+    import joblib
     import pandas as pd
+    from joblib.externals.loky import get_reusable_executor
+    from joblib.parallel import BACKENDS, get_active_backend
 
-Progress = Callable[[int, int], None]
-"""Called with (steps done, steps in all) after each finished run."""
-
-Spread = Callable[[Callable[..., Any], Iterable[Call]], Iterable[tuple[str, Any]]]
-"""Makes calls of a function somewhere, and yields the key of each with its result, as calls finish."""
-
+TREES = "boosted trees"
+"""Name of boosted trees among the methods of a comparison."""
 _COUNTS = 31  # of a seed's streams: apart from those of samples, training noise and preprocessing
-_PAUSE = 1.0
-"""Seconds between checks of runs that another process trains."""
 
 
 class Training(Protocol):
-    """One training whose results are kept: of a network, or of a model to compare it with.
+    """One training whose results are kept: a `Cell`, or `Trees`.
 
     Attributes:
         source: where the split comes from.
         seed: of the split and of all that is drawn.
+        names: in tables of a comparison.
     """
 
     @property
@@ -78,27 +72,64 @@ class Training(Protocol):
     def seed(self) -> int: ...
 
     @property
+    def names(self) -> Mapping[str, Any]: ...
+
+    @property
     def key(self) -> str | None:
         """Key of the results: equal for equal data, settings and code; None for code without source."""
 
-    @property
-    def names(self) -> dict[str, Any]:
-        """Names in tables of a comparison."""
-
-    @property
-    def label(self) -> str:
-        """Name in messages."""
-
-    @property
-    def steps(self) -> int:
-        """Number of steps that progress counts."""
-
-    @property
-    def parts(self) -> Mapping[str, Any]:
-        """Classes and functions whose code the results depend on, by name; those of the user may change."""
-
     def train(self, data: DataSplit) -> CellResult:
         """Train on the split of the seed, and return the results."""
+
+
+@final
+@dataclass(frozen=True)
+class Curves:
+    """Watch that takes metrics of the test set by epoch and group; see `EpochRecorder`."""
+
+    name: str = "epochs"
+    private_only: bool = False
+
+    def callback(self, data: DataSplit) -> TableCallback:
+        return _RecordEpochs(data.test)
+
+
+class _RecordEpochs(EpochRecorder, TableCallback):
+    def __init__(self, test: GroupedDataset) -> None:
+        super().__init__(RunRecord(), test)
+
+    def table(self, trainer: Trainer) -> pd.DataFrame:
+        return self.record.table()
+
+
+@final
+@dataclass(frozen=True)
+class ExampleEpsilons:
+    """Watch that accounts for each example of private runs: epsilons by group, which must not be shared.
+
+    Columns: group, count, mean, median, q95, group_epsilon (the most that a member can have) and epsilon.
+
+    Attributes:
+        per_epoch: how often norms of all examples are taken.
+    """
+
+    per_epoch: int = 1
+    name: str = "sensitive_individual"
+    private_only: bool = True
+
+    def callback(self, data: DataSplit) -> TableCallback:
+        return _CountShares(Individual(per_epoch=self.per_epoch))
+
+
+class _CountShares(TableCallback):
+    def __init__(self, individual: Individual) -> None:
+        self.individual = individual
+
+    def table(self, trainer: Trainer) -> pd.DataFrame:
+        report = trainer.individual_report()
+        columns = ["group", "count", "mean", "median", "q95"]
+        table = report.sensitive_by_group()[columns]
+        return table.assign(group_epsilon=report.group_epsilons, epsilon=report.largest)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,87 +139,41 @@ class Cell:
     Attributes:
         source: where the split of `seed` comes from.
         plan: how to train.
-        setting: label of the epsilon and the swept settings, or of what tells a candidate for the baseline
-            from others; "" without either.
-        target_epsilon: NaN without a target.
         seed: of the split, the initial weights, the samples and the noise.
         engine: name of the gradient engine.
         device: name of the device to train on. Results of two devices differ by rounding alone, as they do
             between numbers of threads, so that one stored run serves all devices.
-        release_epsilon: account for each example, and release each group's mean epsilon at this epsilon;
-            None: no accounting and no release.
-        diagnosis: what to diagnose of the run; None: nothing.
-        curves: take metrics of the test set after each epoch too.
-        swept: the swept settings that the method has, by name.
-        baseline: name of the class of models whose baseline the run is measured against, or which it is a
-            candidate for.
+        callbacks: what the run records beside its results.
         counts_noise: noise multiplier of a release of the counts of each class; 0: exact counts, of training
             without privacy; None: classes are not counted.
         balanced: weigh the losses of each class by one over its count.
-        callbacks: what the run records beside its results; each has a table.
+        names: of the run in tables of a comparison; not part of the key.
     """
 
     source: DataSource
     plan: ResolvedPlan
-    setting: str
-    target_epsilon: float
     seed: int
-    engine: str
+    engine: str = "auto"
     device: str = "cpu"
-    release_epsilon: float | None = None
-    diagnosis: Diagnostics | None = None
-    curves: bool = True
-    swept: Mapping[str, Any] = field(default_factory=dict)
-    baseline: str = ""
+    callbacks: tuple[Watch, ...] = ()
     counts_noise: float | None = None
     balanced: bool = False
-    callbacks: tuple[Watch, ...] = ()
-
-    @property
-    def names(self) -> dict[str, Any]:
-        """Names of the run in tables of a comparison; not part of the key of a stored run."""
-        names = {"method": self.method, "setting": self.setting, "baseline": self.baseline}
-        return {**names, "target_epsilon": self.target_epsilon, "seed": self.seed, **self.swept}
-
-    @property
-    def method(self) -> str:
-        """The method's name."""
-        return self.plan.method
-
-    @property
-    def steps(self) -> int:
-        """Number of steps."""
-        return self.plan.steps
-
-    @property
-    def parts(self) -> Mapping[str, Any]:
-        """Policy, model and loss; those of the user may change."""
-        return plan_parts(self.plan)
-
-    @property
-    def label(self) -> str:
-        """Name of the run in messages."""
-        return " ".join(filter(None, (self.method, self.setting, f"seed={self.seed}")))
+    names: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def key(self) -> str | None:
-        """Key of the run's results: equal for equal data, settings and code; None for code without source."""
-        plan = self.plan.key_parts
         code = part_digests(self.plan)
         if None in code.values():
             return None
-        diagnosis = None if self.diagnosis is None else repr(self.diagnosis)
-        facts = [plan, code, self.seed, self.engine, self.release_epsilon, diagnosis, self.curves]
-        if self.counts_noise is not None:
-            facts += [self.counts_noise, self.balanced]
-        facts += [[type(each).__name__, asdict(each)] for each in self.callbacks]  # type: ignore[call-overload]
+        watched = [[type(each).__name__, asdict(each)] for each in self.callbacks]  # type: ignore[call-overload]
+        facts = [self.plan.key_parts, code, self.seed, self.engine, watched, self.counts_noise, self.balanced]
         released = [asdict(event) for event in releases_of(self.source)]
         return key_of(*facts, split_facts(self.source, self.seed), released, FIGURES, versions())
 
     @property
-    def released(self) -> Entries:
+    def released(self) -> tuple[Event, ...]:
         """Releases beside the steps: the split's preprocessing, and counts of classes."""
-        return tuple((event, 1) for event in (*releases_of(self.source), *counts_events(self.counts_noise)))
+        return (*releases_of(self.source), *counts_events(self.counts_noise))
 
     def class_weights(self, train: GroupedDataset) -> Mapping[str, float] | None:
         """Weights of the classes' losses: the plan's, or by their counts."""
@@ -197,16 +182,11 @@ class Cell:
         noise = self.counts_noise or 0.0
         return balanced_class_weights(count_by_seed(train, noise, self.seed), noise)
 
-    def trainer(
-        self,
-        data: DataSplit,
-        callbacks: Sequence[Callback] = (),
-        individual: Individual | None = None,
-    ) -> Trainer:
+    def trainer(self, data: DataSplit, callbacks: Sequence[TableCallback] = ()) -> Trainer:
         """Trainer of the run, checked; no step is spent yet."""
         ledger = Ledger(unit=data.train.unit)
         run = ledger.new_run(seeded=True)
-        for event, _ in self.released:
+        for event in self.released:
             ledger.charge(run, event)
         return build(
             self.plan.with_class_weight(self.class_weights(data.train)),
@@ -216,13 +196,126 @@ class Cell:
             device=chosen_device(self.device),
             engine=self.engine,
             callbacks=callbacks,
-            individual=individual,
+            individual=next((each.individual for each in callbacks if each.individual), None),
             ledger=(ledger, run),
         )
 
     def train(self, data: DataSplit) -> CellResult:
-        """Train on the split, with what is to be recorded, accounted for and diagnosed."""
-        return _train(self, data)
+        began = time.perf_counter()
+        callbacks = {each.name: each.callback(data) for each in self.callbacks}
+        trainer = self.trainer(data, [*callbacks.values()])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ApproximationWarning)  # said before the first run
+            run = trainer.fit()
+        results = run.metrics(data.test).assign(
+            epsilon=run.epsilon(), epsilon_rdp=run.epsilon(accountant="rdp")
+        )
+        if trainer.event.shares:
+            by_group = {**run.epsilon_by_group(), ALL: run.epsilon()}
+            results[EPSILON_OF_GROUP] = results["group"].map(by_group)
+        return CellResult(
+            results,
+            {name: each.table(trainer) for name, each in callbacks.items()},
+            predict(run.model, data.test.inputs).numpy(),
+            time.perf_counter() - began,
+        )
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Trees:
+    """One training of gradient-boosted trees, without privacy, on the columns that networks read.
+
+    Attributes:
+        source: where the split of `seed` comes from.
+        seed: of the split and of the trees.
+        class_weight: class name -> weight of its rows; None: 1 each.
+        balanced: weigh the rows of each class by one over their number instead.
+    """
+
+    source: DataSource
+    seed: int
+    class_weight: Mapping[str, float] | None = None
+    balanced: bool = False
+
+    @property
+    def names(self) -> Mapping[str, Any]:
+        return {"method": TREES, "setting": "", "baseline": "", "target_epsilon": np.nan}
+
+    @property
+    def key(self) -> str:
+        weights = None if self.class_weight is None else dict(self.class_weight)
+        settings = [MOST_TREES, TREES_WITHOUT_STOPPING, FEWEST_TO_STOP_BY, weights, self.balanced, self.seed]
+        return key_of(TREES, *settings, split_facts(self.source, self.seed), FIGURES, versions())
+
+    def train(self, data: DataSplit) -> CellResult:
+        began = time.perf_counter()
+        rows, targets, weights = single_rows(data.train)
+        of_classes = self.class_weight
+        if self.balanced:
+            of_classes = balanced_class_weights(count_classes(data.train), 0.0)
+        if of_classes is not None:
+            by_class = np.array([of_classes.get(name, 1.0) for name in data.train.class_names])
+            weights = by_class[targets] * (1.0 if weights is None else weights)
+        trees = fit_trees(rows, targets, weights, seed=self.seed)
+        shares = np.zeros((len(data.test), data.test.num_classes))
+        shares[:, trees.classes_] = trees.predict_proba(data.test.one_tensor.cpu().numpy())
+        outputs = torch.from_numpy(np.log(np.maximum(shares, 1e-12))).float()
+        results = group_metrics(outputs, data.test).assign(epsilon=np.inf, epsilon_rdp=np.inf)
+        return CellResult(results, {}, outputs.numpy(), time.perf_counter() - began)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class CellResult:
+    """Results of a run.
+
+    Attributes:
+        results: one row a group, and one for "all": metrics of the test set, and the run's epsilon.
+        tables: of its callbacks, by name.
+        outputs: of the model on the test set, [n, outputs].
+        seconds: of training.
+    """
+
+    results: pd.DataFrame
+    tables: Mapping[str, pd.DataFrame]
+    outputs: npt.NDArray[Any]
+    seconds: float
+
+    @property
+    def diverged(self) -> bool:
+        """True for a loss over all test examples that is not finite."""
+        return not np.isfinite(self.results.set_index("group").at[ALL, "loss"])
+
+    def predictions(self, test: GroupedDataset, decision: Decision) -> Predictions:
+        """Predictions of the run on its test set."""
+        return Predictions.of(torch.from_numpy(self.outputs), test.targets, test.class_names, decision)
+
+    def keep(self, store: Store, key: str) -> None:
+        """Write the results as an entry of a store."""
+        tables = {f"table-{name}": table for name, table in self.tables.items()}
+        parts = {"results": self.results, **tables, "outputs": self.outputs}
+        store.put(key, parts, {"seconds": self.seconds, "tables": [*self.tables]})
+
+    @classmethod
+    def kept(cls, store: Store, key: str | None) -> CellResult | None:
+        """Read results that `keep` wrote; None where there are none."""
+        entry = None if key is None else store.get(key)
+        if entry is None:
+            return None
+        tables = {name: entry.table(f"table-{name}") for name in entry.facts["tables"]}
+        return cls(entry.table("results"), tables, entry.array("outputs"), entry.facts["seconds"])
+
+
+def part_digests(plan: ResolvedPlan) -> dict[str, str | None]:
+    """Digests of the code of a plan's policy, model and loss; None for code without source."""
+    parts = {"method": type(plan.policy), "model": plan.plan.factory, "loss": plan.plan.loss_function}
+    return {name: code_digest(part) for name, part in parts.items() if part is not None}
+
+
+def counts_events(noise_multiplier: float | None) -> tuple[Event, ...]:
+    """Release of the counts of classes with this noise; none without noise."""
+    return (Event(1.0, noise_multiplier),) if noise_multiplier else ()
 
 
 def count_by_seed(train: GroupedDataset, noise_multiplier: float, seed: int) -> dict[str, float]:
@@ -253,107 +346,9 @@ class DecisionRule:
         return base_rate_decision(self.decision.positive, count_by_seed(train, noise, training.seed))
 
 
-def plan_parts(plan: ResolvedPlan) -> dict[str, Any]:
-    """Classes and functions whose code a run's results depend on; those of the user may change."""
-    parts = {"method": type(plan.policy), "model": plan.plan.factory, "loss": plan.plan.loss_function}
-    return {name: part for name, part in parts.items() if part is not None}
-
-
-def part_digests(plan: ResolvedPlan) -> dict[str, str | None]:
-    """Digests of the code of a plan's policy, model and loss; None for code without source."""
-    return {name: code_digest(part) for name, part in plan_parts(plan).items()}
-
-
-def facts(cell: Training) -> dict[str, str | None]:
-    """Facts that a run's results depend on, in this process: versions, source of modules, and examples.
-
-    What a pickle holds, such as the code of a notebook, is not among them.
-    """
-    modules: dict[str, str] = {}
-    for part in (*cell.parts.values(), *source_parts(cell.source)):
-        modules |= read_code(part)[1]
-    found = {f"module {name}": digest for name, digest in modules.items()}
-    return {**_common_facts(), **found, "examples": split_facts(cell.source, cell.seed).digest}
-
-
-def _common_facts() -> dict[str, str | None]:
-    return {**versions(), "figures of equidp": str(FIGURES)}
-
-
-def check_here(cell: Training, asked: Mapping[str, str | None]) -> None:
-    """Check that a run in this process would be the run that was sent.
-
-    Args:
-        cell: the run.
-        asked: `facts` of the cell in the process that sent it.
-
-    Raises:
-        StaleWorker: other code or packages.
-        DataError: other examples, or no examples.
-    """
-    here = _common_facts()
-    for fact in asked.keys() - here.keys():
-        kind, _, name = fact.partition(" ")
-        here[fact] = module_digest(name) if kind == "module" else None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DataWarning)  # said before the first run
-        here["examples"] = split_facts(cell.source, cell.seed).digest
-    changed = [name for name in asked if here[name] != asked[name]]
-    installed = {name: f"{name} ({here[name]}, not {asked[name]})" for name in versions()}
-    if changed == ["examples"]:
-        data = getattr(cell.source, "path", cell.source.name)
-        raise DataError(
-            f"{os.fspath(data)!r} gives a worker process other examples (seed {cell.seed}) than the process "
-            "that asks; copy the same data there.",
-            field="data",
-        )
-    if changed:
-        listed = ", ".join(installed.get(name, name) for name in changed)
-        raise StaleWorker(
-            f"a worker process has other code of the {listed} than this one", field=", ".join(changed)
-        )
-
-
-def source_parts(source: DataSource) -> list[Any]:
-    """Classes and functions that make a source's examples, but networks of features."""
-    if isinstance(source, WithFeatures):
-        own = [] if isinstance(source.transform, nn.Module) else [source.transform]
-        return [*own, *source_parts(source.source)]
-    if isinstance(source, ValidationPart):
-        return source_parts(source.source)
-    part = source.source if isinstance(source, OwnSource) else source
-    return [part if isinstance(part, type) else type(part)]
-
-
-def source_digest(source: DataSource) -> str:
-    """Digest of a source's code and of the weights of a network of features, which change under a name."""
-    code = [code_digest(part) for part in source_parts(source)]
-    if isinstance(source, WithFeatures) and isinstance(source.transform, nn.Module):
-        weights = [value.float().cpu().numpy() for value in source.transform.state_dict().values()]
-        return key_of(code, str(source.transform), *weights)
-    return key_of(code)
-
-
-_State = tuple[str, tuple[str, int, int] | None]
-
-
-def _state(source: DataSource) -> _State:
-    """State that may change while the source stays equal: code; path, time (ns) and bytes of its file."""
-    try:
-        path = os.path.abspath(source.path)  # type: ignore[attr-defined]
-        found = os.stat(path)
-    except (AttributeError, OSError, TypeError):  # there is no file; or reading it will say so
-        return source_digest(source), None
-    return source_digest(source), (path, found.st_mtime_ns, found.st_size)
-
-
+@lru_cache(maxsize=2)
 def split(source: DataSource, seed: int) -> DataSplit:
     """Return `source.split(seed)`, kept in memory while one seed's runs follow each other."""
-    return _split(source, seed, _state(source))
-
-
-@lru_cache(maxsize=2)
-def _split(source: DataSource, seed: int, state: _State) -> DataSplit:
     return source.split(seed)
 
 
@@ -363,278 +358,109 @@ class SplitFacts(NamedTuple):
     digest: str
     num_train: int
     names: tuple[tuple[str, ...], ...]
-
-
-def split_facts(source: DataSource, seed: int) -> SplitFacts:
-    """Return the facts of a split, kept for all seeds; the splits themselves would fill memory."""
-    return _split_facts(source, seed, _state(source))
+    test_sizes: tuple[int, ...]
 
 
 @lru_cache(maxsize=256)
-def _split_facts(source: DataSource, seed: int, state: _State) -> SplitFacts:
-    data = _split(source, seed, state)
-    return SplitFacts(data.digest(), len(data.train), (data.train.group_names, data.train.class_names))
+def split_facts(source: DataSource, seed: int) -> SplitFacts:
+    """Return the facts of a split, kept for all seeds; the splits themselves would fill memory."""
+    data = split(source, seed)
+    names = data.train.group_names, data.train.class_names
+    return SplitFacts(data.digest(), len(data.train), names, tuple(data.test.group_sizes().tolist()))
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class CellResult:
-    """Results of a run.
-
-    Attributes:
-        results: one row a group, and one for "all": metrics of the test set, and the run's epsilon.
-        epochs: one row a group and epoch, by `EpochRecorder`; empty without curves.
-        individual: one row a group, if requested: the privacy of its examples.
-        diagnosis: tables of the diagnosis by name, if requested.
-        outputs: of the model on the test set, [n, outputs].
-        seconds: of training.
-        tables: of the callbacks of the cell, by name.
-    """
-
-    results: pd.DataFrame
-    epochs: pd.DataFrame
-    individual: pd.DataFrame
-    diagnosis: Mapping[str, pd.DataFrame]
-    outputs: npt.NDArray[Any]
-    seconds: float
-    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
-
-    @classmethod
-    def of_shares(
-        cls,
-        shares: npt.NDArray[np.float64],
-        classes: npt.NDArray[np.int64],
-        test: GroupedDataset,
-        *,
-        spent: Mapping[str, float],
-        seconds: float,
-    ) -> CellResult:
-        """Return results of a model that predicts probabilities, by scikit-learn's conventions.
-
-        Args:
-            shares: predicted probabilities of the test rows, [n, len(classes)]; raised to at least 1e-12.
-            classes: that the model was trained on; the others have 1e-12.
-            test: set that was predicted.
-            spent: "epsilon" and "epsilon_rdp" of the training.
-            seconds: of training and prediction.
-        """
-        of_all = np.zeros((len(test), test.num_classes))
-        of_all[:, classes] = shares
-        outputs = torch.from_numpy(np.log(np.maximum(of_all, 1e-12))).float()
-        nothing = pd.DataFrame()
-        return cls(
-            group_metrics(outputs, test).assign(**spent), nothing, nothing, {}, outputs.numpy(), seconds
-        )
-
-    def keep(self, claim: Claim, what: str) -> Entry:
-        """Write the results as an entry of a store."""
-        tables = {name: getattr(self, name) for name in _TABLES}
-        diagnosis = {f"{_DIAGNOSIS}{name}": table for name, table in self.diagnosis.items()}
-        watched = {f"{_WATCHED}{name}": table for name, table in self.tables.items()}
-        parts = {**tables, **diagnosis, **watched, "outputs": self.outputs}
-        facts = {"seconds": self.seconds, "diagnosis": list(self.diagnosis), "tables": list(self.tables)}
-        return claim.put(parts, facts, what=what)
-
-    @classmethod
-    def read(cls, entry: Entry) -> CellResult:
-        """Read results that `keep` wrote; outputs are read where they are used."""
-        tables = {name: entry.table(name) for name in _TABLES}
-        diagnosis = {name: entry.table(f"{_DIAGNOSIS}{name}") for name in entry.facts["diagnosis"]}
-        watched = {name: entry.table(f"{_WATCHED}{name}") for name in entry.facts.get("tables", ())}
-        outputs, seconds = entry.array("outputs", mapped=True), entry.facts["seconds"]
-        return cls(**tables, diagnosis=diagnosis, outputs=outputs, seconds=seconds, tables=watched)
-
-    def predictions(self, test: GroupedDataset, decision: Decision) -> Predictions:
-        """Predictions of the run on its test set."""
-        outputs = torch.from_numpy(np.array(self.outputs))
-        return Predictions.of(outputs, test.targets, test.class_names, decision)
-
-
-Train = Callable[[Sequence[Training]], Sequence[CellResult]]
-"""Trains all that it is given, in any order, and returns their results in the order given."""
-
-
-def kept_results(trainings: Sequence[Training], folder: Path) -> list[CellResult]:
-    """Return the results of the trainings that are kept in a folder of results."""
-    store = Store(folder)
-    entries = [store.get(key) for each in trainings if (key := each.key) is not None]
-    return [CellResult.read(entry) for entry in entries if entry is not None]
-
-
-def is_kept(training: Training, folder: Path) -> bool:
-    """Return True where the results of a training are in a folder of results."""
-    return (key := training.key) is not None and Store(folder).get(key) is not None
-
-
-_TABLES = ("results", "epochs", "individual")
-_DIAGNOSIS, _WATCHED = "diagnosis-", "watched-"
+def forget_splits() -> None:
+    """Let files of data be read again, which may have changed since."""
+    split.cache_clear()
+    split_facts.cache_clear()
 
 
 _ONE_AT_A_TIME = threading.Lock()
 
 
-@contextmanager
-def one_at_a_time(threads: int | None) -> Iterator[None]:
-    """Let one thread of a process train, with `threads` torch threads; None: as many as torch has.
-
-    Torch's generator for initial weights and its number of threads are one for all threads of a process.
-    """
+def train_cell(key: str, cell: Training, threads: int | None) -> tuple[str, CellResult]:
+    """Train one cell in this process; the process that sent it keeps the result."""
+    # Torch's generator of initial weights and its number of threads are one for all threads of a process.
     with _ONE_AT_A_TIME:
         if threads is not None:
             torch.set_num_threads(threads)
-        yield
+        return key, cell.train(split(cell.source, cell.seed))
 
 
-def train_cell(cell: Training, asked: Mapping[str, str | None], threads: int | None) -> CellResult:
-    """Train one run in this process; the process that sent it keeps the result.
+OnCell = Callable[[Training, CellResult], None]
+"""Called with each cell that was trained just now."""
+
+
+def run_cells(
+    cells: Sequence[Training], folder: Path, jobs: int | None = None, on_cell: OnCell | None = None
+) -> list[CellResult]:
+    """Train the cells that are not kept in a folder yet; keep each as it finishes; return the results of all.
+
+    This process alone writes into the folder, so that workers need no disk in common with it. A cell without
+    a key, for code without source, is trained each time.
 
     Args:
-        asked: `facts` of the cell in the process that sent it.
-        threads: of torch; None: as many as torch has.
+        cells: to train.
+        folder: of kept results.
+        jobs: processes; see `spread`.
+        on_cell: called with each that was trained.
 
     Raises:
-        StaleWorker, DataError: this process has other code, packages or examples than the sender.
+        SettingError: a process died.
     """
-    with one_at_a_time(threads):
-        check_here(cell, asked)
-        return cell.train(split(cell.source, cell.seed))
+    store, results = Store(folder), dict[str, CellResult]()
+    keys = [cell.key or f"not-kept-{secrets.token_hex(8)}" for cell in cells]
+    missing: dict[str, Training] = {}
+    for key, cell in zip(keys, cells, strict=True):
+        result = CellResult.kept(store, key)
+        if result is None:
+            missing[key] = cell
+        else:
+            results[key] = result
+    for key, result in spread(train_cell, missing.items(), jobs):
+        if not key.startswith("not-kept-"):
+            result.keep(store, key)
+        results[key] = result
+        if on_cell is not None:
+            on_cell(missing[key], result)
+    return [results[key] for key in keys]
 
 
-def _train(cell: Cell, data: DataSplit) -> CellResult:
-    record, began = RunRecord(), time.perf_counter()
-    callbacks: list[Callback] = [EpochRecorder(record, data.test)] if cell.curves else []
-    diagnostics = cell.diagnosis and replace(cell.diagnosis)
-    if diagnostics is not None:
-        callbacks.append(diagnostics)
-    individual = None if cell.release_epsilon is None else Individual(per_epoch=1)
-    watched = {each.name: each.callback(data) for each in cell.callbacks}
-    counted = individual or next((each.individual for each in watched.values() if each.individual), None)
-    trainer = cell.trainer(data, [*callbacks, *watched.values()], counted)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ApproximationWarning)  # said before the first run
-        run = trainer.fit()
-    spent = {"epsilon": run.epsilon(), "epsilon_rdp": run.epsilon(accountant="rdp")}
-    results = run.metrics(data.test).assign(**spent)
-    if trainer.event.shares:
-        own = {**run.epsilon_by_group(), ALL: spent["epsilon"]}
-        results[EPSILON_OF_GROUP] = results["group"].map(own)
-    return CellResult(
-        results=results,
-        epochs=record.table(),
-        individual=pd.DataFrame() if individual is None else _individual(cell, trainer),
-        diagnosis={}
-        if diagnostics is None
-        else {
-            "groups": diagnostics.diagnosis.sensitive_groups,
-            "pairs": diagnostics.diagnosis.sensitive_pairs,
-        },
-        outputs=predict(run.model, data.test.inputs).numpy(),
-        seconds=time.perf_counter() - began,
-        tables={name: each.table(trainer) for name, each in watched.items()},
-    )
+def spread(function: Callable[..., Any], calls: Any, jobs: int | None = None) -> Iterator[Any]:
+    """Yield `function(*arguments, threads)` for each call, as they finish, on joblib's active backend.
 
+    Args:
+        function: its last argument is the number of torch threads of each; None: as many as torch has.
+        calls: arguments of each call.
+        jobs: calls at a time; None: the number from `joblib.parallel_config`, or all of the backend.
 
-def _individual(cell: Cell, trainer: Trainer) -> pd.DataFrame:
-    """Epsilons of each group's examples: released with noise, by its bound, and true (sensitive_)."""
-    assert cell.release_epsilon is not None
-    report = trainer.individual_report()
-    raw = report.sensitive_by_group().set_index("group")[["mean", "median", "q95"]]
-    released = report.release_by_group(cell.release_epsilon, trainer.delta)
-    table = released[["group", "mean", "standard_error"]].rename(columns={"mean": "released_mean"})
-    return table.assign(
-        group_epsilon=report.group_epsilons,
-        epsilon=report.largest,
-        release_epsilon=cell.release_epsilon,
-        epsilon_with_release=trainer.run().epsilon(),
-    ).join(raw.add_prefix("sensitive_"), on="group")
-
-
-def train_all(
-    cells: Sequence[Training],
-    folder: Path,
-    spread: Spread,
-    on_progress: Progress | None,
-    *,
-    fresh: bool = False,
-) -> list[CellResult]:
-    """Train the runs that are not in the folder yet, and return the results of all.
-
-    This process alone writes into the folder, so that workers need no disk in common with it. A run that
-    another process trains into the folder at this moment is waited for. A run without a key, for code
-    without source, is trained each time. With `fresh`, runs that are in the folder are removed first.
+    Raises:
+        SettingError: a process died.
     """
-    store = Store(folder)
-    keys = [cell.key or f"{_NOT_KEPT}{secrets.token_hex(8)}" for cell in cells]
-    missing: dict[str, Training] = dict(zip(keys, cells, strict=True))
-    if fresh:
-        store.remove(*filter(None, map(store.get, missing)))
-    found = _read_results(store, missing)
-    total, renewed = sum(cell.steps for cell in missing.values()), False
-    while missing:
-        done = total - sum(cell.steps for cell in missing.values())
-        if on_progress is not None:
-            on_progress(done, total)
-        claims = _Claims(store, missing)
-        try:
-            for key, result in spread(train_cell, claims):
-                found[key] = claims.keep(key, result)
-                done += missing.pop(key).steps
-                if on_progress is not None:
-                    on_progress(done, total)
-        except StaleWorker as error:  # of processes of an earlier comparison
-            if renewed:
-                advice = "a file changed after it was imported. Restart Python, or give jobs=1."
-                raise StaleWorker(f"{error}: {advice}", field=error.field) from error
-            renew_processes()
-            renewed = True
-        finally:
-            claims.release()
-        if not claims.given:
-            time.sleep(_PAUSE)
-        found |= _read_results(store, missing)
-    return [found[key] for key in keys]
+    calls = [tuple(each) for each in calls]
+    backend, configured = get_active_backend()
+    number = max(1, min(joblib.effective_n_jobs(jobs or configured or -1), len(calls)))
+    threads = None
+    if isinstance(backend, BACKENDS["loky"]):
+        threads = max(1, min(torch.get_num_threads(), int(joblib.cpu_count()) // number))
+    options: dict[str, Any] = {"n_jobs": number, "batch_size": 1, "pre_dispatch": "n_jobs"}
+    size = 4 * number  # a backend without generators gives results all at once
+    if getattr(backend, "supports_return_generator", False):
+        options, size = {**options, "return_as": "generator_unordered"}, max(1, len(calls))
+    try:
+        for at in range(0, len(calls), size):
+            tasks = (joblib.delayed(function)(*each, threads) for each in calls[at : at + size])
+            yield from joblib.Parallel(**options)(tasks)
+    except Exception as error:
+        if isinstance(error, BrokenExecutor) or type(error).__module__.startswith("distributed"):
+            raise SettingError(
+                f"a worker process died ({error}); most often, memory is too small. Finished runs are kept: "
+                "give it more memory, or fewer processes (jobs), and start the same again.",
+                field="jobs",
+            ) from error
+        raise
 
 
-_NOT_KEPT = "not-kept-"
-
-
-def _read_results(store: Store, missing: dict[str, Training]) -> dict[str, CellResult]:
-    """Read stored results, and take their runs out of what is missing."""
-    found = {key: CellResult.read(entry) for key in missing if (entry := store.get(key)) is not None}
-    for key in found:
-        del missing[key]
-    return found
-
-
-@final
-class _Claims:
-    """Missing runs that no other process trains, each claimed when it is taken."""
-
-    def __init__(self, store: Store, missing: Mapping[str, Training]) -> None:
-        self.given = 0
-        self._store, self._missing, self._taken = store, dict(missing), dict[str, Claim]()
-
-    def __iter__(self) -> Iterator[Call]:
-        for key, cell in self._missing.items():
-            if not key.startswith(_NOT_KEPT):
-                claim = self._store.claim_free(key)
-                if claim is None:
-                    continue
-                self._taken[key] = claim
-                if self._store.get(key) is not None:  # since a moment ago
-                    self._taken.pop(key).release()
-                    continue
-            self.given += 1
-            yield key, (cell, facts(cell))
-
-    def keep(self, key: str, result: CellResult) -> CellResult:
-        """Keep a run's results, if its key is known, for other comparisons to read."""
-        if key not in self._taken:
-            return result
-        with self._taken.pop(key) as claim:
-            return CellResult.read(result.keep(claim, self._missing[key].label))
-
-    def release(self) -> None:
-        """Give back what was taken and not finished."""
-        while self._taken:
-            self._taken.popitem()[1].release()
+def renew_processes() -> None:
+    """End the processes that joblib keeps for later calls; new ones read code from its files again."""
+    get_reusable_executor().shutdown(wait=True)

@@ -1,68 +1,62 @@
-"""Comparison of methods over seeds: its runs, all checked before any is trained, and their results as one."""
+"""Comparison of methods over seeds: its cells, checked before any is trained, and their results as one."""
 
 from __future__ import annotations
 
+import logging
 import math
-import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, final
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from equidp._extras import require_extra
 from equidp._provenance import versions
-from equidp._validate import check_whole
-from equidp.accounting.planned import release_event, share_noise
 from equidp.accounting.rows import epsilon
 from equidp.advice.advise import AUTO
-from equidp.advice.chosen_plan import (
-    ASKED,
-    DEFAULT,
-    ChosenRun,
-    SettingRow,
-    setting_rows,
-    source_to_read,
-)
-from equidp.comparison.baselines import (
-    BOOSTING,
-    RATES,
-    BaselinePlan,
-    BaselineSearch,
-    BoostedTrees,
-    Candidate,
-    choose_baselines,
-    keep_chosen,
-    source_of_trees,
-)
+from equidp.advice.chosen_plan import ASKED, RULE, ChosenRun, SettingRow, setting_rows, source_to_read
 from equidp.comparison.cells import (
+    TREES,
     Cell,
     CellResult,
-    Progress,
+    Curves,
     Training,
-    is_kept,
+    Trees,
+    forget_splits,
     part_digests,
+    renew_processes,
+    run_cells,
     split,
     split_facts,
-    train_all,
 )
-from equidp.comparison.choice import ComparisonChoice, choose_plans
-from equidp.comparison.plan import ComparisonPlan
-from equidp.comparison.result import Comparison, DataFacts, Setup, TrainingFacts
-from equidp.comparison.sweep import Kind, Variant
-from equidp.comparison.tune import PLAIN, SettingSearch, Tuning, tuning_seeds
-from equidp.comparison.workers import Workers, spread
+from equidp.comparison.plan import (
+    Choice,
+    ComparisonPlan,
+    Kind,
+    Variant,
+    choose_plans,
+    private_variants,
+    reference_variants,
+)
+from equidp.comparison.recommend import LEVEL
+from equidp.comparison.result import Comparison, Setup
+from equidp.comparison.tune import Tuning, tune
 from equidp.data import open_source
-from equidp.data.class_counts import check_balanced
-from equidp.data.dataset import DataSource, DataSplit, GroupedDataset
+from equidp.data.dataset import ALL, DataSource, DataSplit, GroupedDataset
 from equidp.data.features import WithFeatures, check_not_varied
-from equidp.data.table import COUNTS_SHARE, binning_of, releases_of, with_private_noise
-from equidp.diagnostics import Diagnosis
-from equidp.errors import ApproximationWarning, CacheWarning, DataError, PrivacyWarning, SettingError
+from equidp.data.table import binning_of, releases_of, with_binning
+from equidp.errors import (
+    ApproximationWarning,
+    CacheWarning,
+    DataError,
+    DataWarning,
+    PrivacyWarning,
+    SettingError,
+)
 from equidp.evaluation.costs import EPSILON_OF_GROUP
 from equidp.evaluation.groups import by_group
 from equidp.evaluation.metrics import (
@@ -70,416 +64,435 @@ from equidp.evaluation.metrics import (
     Metric,
     measure_metric,
     metric_for,
+    metric_named,
     tells_something,
 )
 from equidp.evaluation.predictions import Decision, Predictions, check_base_rate
 from equidp.evaluation.small_cells import few_people_groups
-from equidp.kernel.event import EventCounts
 from equidp.policies.table import BASELINE
 from equidp.store import Store
+from equidp.tables.intervals import STANDARD
 from equidp.training.device import chosen_device
-from equidp.training.plan import Plan
 
 with require_extra("tables"):
     import pandas as pd
 
+log = logging.getLogger(__name__)
+"""Gets a line for each run that was trained."""
+
+
+@final
+@dataclass(frozen=True)
+class PreparedComparison:
+    """Cells of a comparison; one of each kind was built.
+
+    Attributes:
+        asked: what is compared.
+        source: of the data.
+        data: the split of the first seed.
+        choice: plans that the runs train by.
+        sizes: seed -> number of training examples.
+        group_names: of the data.
+        references, private: variants.
+        folder: where finished cells are kept.
+        device: to train on.
+    """
+
+    asked: ComparisonPlan
+    source: DataSource
+    data: DataSplit
+    choice: Choice
+    sizes: Mapping[int, int]
+    group_names: tuple[str, ...]
+    references: tuple[Variant, ...]
+    private: tuple[Variant, ...]
+    folder: Path
+    device: str
+
+    def cells(self, variant: Variant, seeds: Sequence[int], rate: float = 1.0) -> list[Cell]:
+        """Return a run of a variant for each seed, at a multiple of its learning rate."""
+        asked = self.asked
+        watches: tuple[Any, ...] = (Curves(), *asked.callbacks)
+        cells = []
+        for seed in seeds:
+            resolved = variant.resolve(self.sizes[seed], self.group_names)
+            if isinstance(variant.source, WithFeatures):
+                check_not_varied(variant.source.label, resolved.plan.image_views)
+            if rate != 1:
+                used = rate * resolved.learning_rate
+                plan = replace(resolved.plan, learning_rate=used)
+                resolved = replace(resolved, plan=plan, learning_rate=used)
+            private = resolved.policy.private
+            names: dict[str, Any] = {"method": variant.name, "setting": variant.setting}
+            names |= {"baseline": variant.reference}
+            target = variant.epsilon if self.choice.epsilons else None
+            names |= {"target_epsilon": math.nan if target is None else target}
+            names |= {**dict.fromkeys(self.swept), **variant.swept}
+            if variant.name == BASELINE:
+                names["rate"] = resolved.learning_rate
+            cells.append(
+                Cell(
+                    variant.source,
+                    resolved,
+                    seed,
+                    asked.engine,
+                    self.device,
+                    tuple(each for each in watches if private or not each.private_only),
+                    variant.counts_noise,
+                    variant.balanced,
+                    names,
+                )
+            )
+        return cells
+
+    @property
+    def seeds(self) -> list[int]:
+        """Each seed."""
+        return list(self.sizes)
+
+    @property
+    def swept(self) -> dict[str, tuple[Any, ...]]:
+        """Settings of which several values are compared -> those values."""
+        found: dict[str, tuple[Any, ...]] = {}
+        for each in self.private:
+            for name, value in each.swept.items():
+                found[name] = tuple(dict.fromkeys((*found.get(name, ()), value)))
+        return found
+
+    @property
+    def searched(self) -> bool:
+        """True where models without privacy are tried; False where the reference trains by the plan alone."""
+        return self.asked.tune is not None or any(len(each.rates) > 1 for each in self.references)
+
+    @property
+    def trees(self) -> list[Trees]:
+        """Boosted trees for each seed; none where the data is no table, or nothing is searched."""
+        source = None
+        if self.searched:
+            source = source_of_trees(self.choice.shared.source(self.source), self.seeds[0])
+        weights = self.choice.shared.plan.class_weights, self.asked.balanced
+        return [] if source is None else [Trees(source, seed, *weights) for seed in self.seeds]
+
+    def first_cells(self) -> list[Training]:
+        """Return all cells but those of the references on further seeds, whose rate is chosen before."""
+        references = [
+            cell
+            for each in self.references
+            for rate in each.rates
+            for cell in self.cells(each, self.seeds if len(each.rates) == 1 else self.seeds[:1], rate)
+        ]
+        return [*references, *self.trees, *(c for each in self.private for c in self.cells(each, self.seeds))]
+
+    def check(self) -> list[tuple[str, int, float, float, float]]:
+        """Build each kind of run once, to raise its errors before any is trained.
+
+        Returns:
+            Label, steps, noise multiplier, epsilon (infinite without privacy) and delta of each.
+        """
+        planned = []
+        with warnings.catch_warnings():
+            for category in (PrivacyWarning, ApproximationWarning):
+                warnings.simplefilter("once", category)
+            for variant in (*self.references, *self.private):
+                (cell,) = self.cells(variant, self.seeds[:1])
+                data = split(_exact(cell.source), cell.seed)
+                callbacks = [each.callback(data) for each in cell.callbacks]
+                trainer = cell.trainer(data, callbacks)
+                for each in callbacks:
+                    each.check(trainer)
+                entries = (*((event, 1) for event in cell.released), (trainer.event, trainer.steps))
+                noise = trainer.noise_multiplier
+                spent = epsilon(entries, trainer.delta) if noise else math.inf
+                planned.append((variant.kind.label, cell.plan.steps, noise, spent, trainer.delta))
+        return planned
+
+
+def prepare(
+    source: DataSource, asked: ComparisonPlan, *, directory: Any = "equidp-runs", device: str = "cpu"
+) -> PreparedComparison:
+    """Return the cells of a comparison, none of which is built yet.
+
+    Raises:
+        SettingError, DataError, PolicyError: a plan by which no run can be trained on the data.
+    """
+    chosen_device(device)
+    # Absolute, since worker processes outlive a comparison and stay where the first one was.
+    folder = Path(directory).absolute()
+    Store(folder).check()
+    forget_splits()
+    read = source
+    if isinstance(asked.plan, str):
+        read = source_to_read(source, asked.options, asked.plan, swept=tuple(asked.changed))
+    facts = {seed: split_facts(read, seed) for seed in asked.seed_numbers}
+    sizes = {seed: each.num_train for seed, each in facts.items()}
+    smallest = min(sizes, key=sizes.__getitem__)  # whose batch no other seed's training part is too small for
+    train = split(read, smallest).train
+    choice = choose_plans(asked, source, train, smallest, max(sizes.values()))
+    private = private_variants(asked, choice, source, max(sizes.values()))
+    if asked.against and len({each.name for each in private}) < 2:
+        raise SettingError(
+            f"against={asked.against!r}; expected another private method to compare with it: {AUTO} takes "
+            f"{choice.shared.method}.",
+            field="against",
+        )
+    references, private = reference_variants(asked, choice, source, private)
+    shared = choice.shared.source(source)
+    if asked.base_rate_threshold:
+        check_base_rate(train.class_names)
+    _warn_of_missing_groups(train.group_names, {seed: each.test_sizes for seed, each in facts.items()})
+    data = split(shared, next(iter(sizes)))
+    check_metric(metric_named(asked.metric), asked.decision, data.test)
+    if asked.preprocessing_share is not None:
+        data = replace(data, notes=_private_notes(private[0].source, next(iter(sizes))))
+    names = tuple(train.group_names)
+    return PreparedComparison(
+        asked, source, data, choice, sizes, names, tuple(references), tuple(private), folder, device
+    )
+
 
 def run_comparison(
-    data: str | DataSource,
+    source: DataSource,
     asked: ComparisonPlan,
     *,
-    directory: str | os.PathLike[str] = "equidp-runs",
+    directory: Any = "equidp-runs",
     jobs: int | None = None,
     device: str = "cpu",
-    on_progress: Progress | None = None,
     command: str = "",
-    fresh: bool = False,
 ) -> Comparison:
-    """Train the runs of a comparison that are not kept yet, and compare all; arguments as in `compare`."""
-    if jobs is not None:
-        check_whole(1, jobs=jobs)
-    prepared = prepare(data, asked, directory=directory, device=device)
+    """Train the cells of a comparison that are not kept yet, and compare all; arguments as in `compare`."""
+    prepared = prepare(source, asked, directory=directory, device=device)
+    prepared.check()
+    _warn_of_unknown_code(prepared)
+    if len(prepared.seeds) == 1:
+        log.info("One seed: there will be no intervals, no verdict and no recommendation.")
+    if jobs != 1:
+        renew_processes()
+    metric = metric_named(asked.metric)
 
-    def train(sent: Sequence[Training]) -> list[CellResult]:
-        place = partial(spread, workers=Workers.of(jobs, len(sent)))
-        return train_all(sent, prepared.folder, place, on_progress, fresh=fresh)
+    def train(cells: Sequence[Training]) -> list[CellResult]:
+        return run_cells(cells, prepared.folder, jobs, lambda cell, result: _say_row(cell, result, prepared))
 
-    if prepared.search is not None and (fresh or prepared.tuning is None):
-        tuning = prepared.search.run(train)
-        # Again, since noise, steps and the baselines to try follow from the settings that were chosen.
-        prepared = prepare(data, asked, directory=directory, device=device, tuning=tuning)
-    runs = prepared.baselines.run(train, [*prepared.private, *prepared.trees])
-    return _join_results(prepared, runs, command)
+    tuning = None
+    if asked.tune is not None:
+        tuned = [each for each in (*prepared.references, *prepared.private) if each.name != AUTO]
+        tuning = tune(asked, tuned, train)
+        chosen = tuning.settings
+        prepared = replace(
+            prepared,
+            references=tuple(each.with_changes(chosen[each.kind]) for each in prepared.references),
+            private=tuple(each.with_changes(chosen.get(each.kind, {})) for each in prepared.private),
+        )
+    cells = prepared.first_cells()
+    pairs = list(zip(cells, train(cells), strict=True))
+    further = [
+        cell
+        for each in prepared.references
+        if len(each.rates) > 1
+        for cell in prepared.cells(each, prepared.seeds[1:], _best_rate(each, prepared, pairs))
+    ]
+    pairs += zip(further, train(further), strict=True)
+    return _join(prepared, pairs, tuning, metric, command)
 
 
-def _join_results(
-    prepared: PreparedComparison, runs: Sequence[tuple[Training, CellResult]], command: str
+def _best_rate(
+    variant: Variant, prepared: PreparedComparison, pairs: Sequence[tuple[Training, CellResult]]
+) -> float:
+    """Return the multiple of the learning rate at which a reference is best over all test examples of the
+    first seed; those with a loss above that of a constant prediction come last."""
+    places = []
+    metric, rule = metric_named(prepared.asked.metric), prepared.asked.decision_rule
+    for rate in variant.rates:
+        (cell,) = prepared.cells(variant, prepared.seeds[:1], rate)
+        result = next(r for c, r in pairs if c.names == cell.names and c.seed == cell.seed)
+        test = split(cell.source, cell.seed).test
+        score = metric.sign * measure_metric(metric, result.predictions(test, rule.decision_of(cell)))[0]
+        loss = result.results.set_index("group").at[ALL, "loss"]
+        shares = np.bincount(test.targets.numpy()) / len(test)
+        constant = -(shares * np.log(np.maximum(shares, 1e-300))).sum()
+        place = (bool(loss <= constant), score) if np.isfinite([loss, score]).all() else (False, -math.inf)
+        places.append((place, rate))
+    return max(places, key=lambda each: each[0])[1]
+
+
+def _join(
+    prepared: PreparedComparison,
+    pairs: Sequence[tuple[Training, CellResult]],
+    tuning: Tuning | None,
+    metric: Metric,
+    command: str,
 ) -> Comparison:
-    """Return the comparison of all runs, in order of their seeds."""
-    asked, seeds = prepared.choice.asked, list(prepared.sizes)
-    runs = sorted(runs, key=lambda each: seeds.index(each[0].seed))
-    trained = [(cell, run) for cell, run in runs if isinstance(cell, Cell)]
-    whole = _measure_runs(prepared, runs)
-    baselines = choose_baselines(
-        whole[whole["method"].isin([BASELINE, BOOSTING])],
-        prepared.metric,
-        prepared.baselines.find_uninformed(runs),
+    """Return the comparison of all cells, in order of their seeds."""
+    seeds = prepared.seeds
+    pairs = sorted(pairs, key=lambda each: (seeds.index(each[0].seed), each[0].names["method"] != BASELINE))
+    whole = _measure(prepared, pairs, metric)
+    plain = choose_references(whole[whole["method"].isin([BASELINE, TREES])], metric)
+    used = plain.loc[plain["chosen"], ["baseline", "rate"]].drop_duplicates()
+    kept = whole["method"].ne(TREES) & whole["method"].ne(BASELINE)
+    kept |= pd.MultiIndex.from_frame(whole[["method", "baseline", "rate"]]).isin(
+        [(BASELINE, *each) for each in used.itertuples(index=False)]
     )
-
-    def join_runs(table: str) -> pd.DataFrame:
-        nothing = pd.DataFrame()
-        tables = [
-            (cell, run.tables[table] if table in run.tables else getattr(run, table, nothing))
-            for cell, run in trained
+    tables = {}
+    for name in ("epochs", *(each.name for each in prepared.asked.callbacks)):
+        rows = [
+            {**cell.names, "seed": cell.seed, **row}
+            for cell, result in pairs
+            if name in result.tables and (cell.names.get("rate") is None or _is_used(cell, used))
+            for row in result.tables[name].to_dict("records")
         ]
-        rows = ((cell, row) for cell, found in tables for row in found.to_dict("records"))
-        return keep_chosen(pd.DataFrame([{**cell.names, **row} for cell, row in rows]), baselines)
-
+        tables[name] = pd.DataFrame(rows).drop(columns="rate", errors="ignore")
     return Comparison(
-        _setup(prepared, command),
-        keep_chosen(whole, baselines),
-        join_runs("epochs"),
-        baselines=pd.DataFrame() if asked.baseline == "plan" else baselines,
-        individual=join_runs("individual"),
-        metric=prepared.metric,
-        sensitive_diagnosis=None if asked.diagnosis is None else _join_diagnoses(trained),
-        seconds=sum(run.seconds for _, run in runs),
-        tuning=prepared.tuning,
-        tables={each.name: join_runs(each.name) for each in asked.callbacks},
+        _setup(prepared, used, {} if tuning is None else tuning.settings, command),
+        whole[kept].drop(columns="rate").reset_index(drop=True),
+        tables,
+        references=plain.reset_index(drop=True) if prepared.searched else pd.DataFrame(),
+        metric=metric,
+        seconds=sum(result.seconds for _, result in pairs),
+        tuning=tuning,
     )
 
 
-def _measure_runs(prepared: PreparedComparison, runs: Sequence[tuple[Training, CellResult]]) -> pd.DataFrame:
-    """Return the results of all runs, a row for each run and group, with every metric of the task."""
-    asked, results = prepared.choice.asked, list[dict[str, Any]]()
-    for training, run in runs:
-        test = split(prepared.source, training.seed).test
-        decision = asked.decision_rule.decision_of(training)
+def _is_used(cell: Training, used: pd.DataFrame) -> bool:
+    return (cell.names["baseline"], cell.names["rate"]) in set(used.itertuples(index=False, name=None))
+
+
+def _measure(
+    prepared: PreparedComparison, pairs: Sequence[tuple[Training, CellResult]], metric: Metric
+) -> pd.DataFrame:
+    """Return the results of all cells, a row for each cell and group, with every metric of the task."""
+    asked, results = prepared.asked, list[dict[str, Any]]()
+    for cell, result in pairs:
+        test = split(cell.source, cell.seed).test
+        decision = asked.decision_rule.decision_of(cell)
         threshold = {"threshold": decision.threshold} if asked.base_rate_threshold else {}
-        rows = [{**training.names, **row, **threshold} for row in run.results.to_dict("records")]
-        results += with_metrics(rows, run.predictions(test, decision), test, prepared.metric, asked.level)
+        rows = [
+            {"rate": math.nan, **cell.names, "seed": cell.seed, **row, **threshold}
+            for row in result.results.to_dict("records")
+        ]
+        results += with_metrics(rows, result.predictions(test, decision), test, metric)
     whole = pd.DataFrame(results)
     if EPSILON_OF_GROUP in whole:  # that of the run, where groups are equal
         whole[EPSILON_OF_GROUP] = whole[EPSILON_OF_GROUP].fillna(whole["epsilon"])
     return whole
 
 
-def _setup(prepared: PreparedComparison, command: str) -> Setup:
-    """Return what a comparison says of its data, training, methods, seeds and metric."""
-    asked, class_names = prepared.choice.asked, prepared.data.test.class_names
-    positive = asked.decision.index(class_names)
-    return Setup(
-        data=_data_facts(prepared.source, prepared.data),
-        training=_training_facts(prepared),
-        methods=tuple(dict.fromkeys(each.method for each in prepared.first)),
-        seeds=tuple(prepared.sizes),
-        num_train_by_seed=tuple(prepared.sizes.values()),
-        versions=versions(),
-        baseline=BASELINE,
-        gap_tolerance=asked.gap_tolerance,
-        level=asked.level,
-        command=command,
-        swept=prepared.swept,
-        metric=prepared.metric.name,
-        positive="" if positive is None else class_names[positive],
-        threshold=asked.decision.threshold,
-        base_rate_threshold=asked.base_rate_threshold,
-        against=prepared.choice.against,
-        search=asked.baseline,
-        other_classes=prepared.other_classes,
-    )
+def choose_references(runs: pd.DataFrame, metric: Metric) -> pd.DataFrame:
+    """Return the rows of runs without privacy, with the columns `chosen` and `best`.
 
-
-class PlannedKind(NamedTuple):
-    """Kind of run that a comparison would train; epsilon is infinite without privacy."""
-
-    label: str
-    steps: int
-    noise_multiplier: float
-    entries: EventCounts
-    delta: float
-
-    @property
-    def epsilon(self) -> float:
-        return epsilon(self.entries, self.delta) if self.noise_multiplier else math.inf
-
-
-class Counts(NamedTuple):
-    """Numbers of runs, boosted trees among them, and of trials of a search for settings; the missing ones are
-    not kept."""
-
-    runs: int
-    missing: int
-    trials: int = 0
-    missing_trials: int = 0
-
-
-@dataclass(frozen=True)
-class PreparedComparison:
-    """Runs of a comparison; each kind was built once.
-
-    Attributes:
-        source: of the data.
-        data: the split of the first seed.
-        choice: plans that the runs train by.
-        private: all private runs, in order of seeds.
-        baselines: search for the non-private baselines, with their runs.
-        sizes: seed -> number of training examples.
-        folder: where finished runs are kept.
-        swept: settings of which several values are compared -> those values.
-        metric: the metric of costs.
-        kinds: what each kind of run would spend; of candidates that differ in their learning rate one.
-        trees: boosted trees, one for each seed; none where the data is no table.
-        other_classes: see `Setup`.
-        search: for the settings of each method; None: all train by the plan.
-        tuning: what the search found; None where trials are missing: the runs then have the plan's own
-            settings.
-        kept_trials: number of trials of the search that are kept.
-    """
-
-    source: DataSource
-    data: DataSplit
-    choice: ComparisonChoice
-    private: tuple[Cell, ...]
-    baselines: BaselineSearch
-    sizes: Mapping[int, int]
-    folder: Path
-    swept: Mapping[str, tuple[Any, ...]]
-    metric: Metric
-    kinds: tuple[PlannedKind, ...] = ()
-    trees: tuple[BoostedTrees, ...] = ()
-    other_classes: Mapping[str, str] = field(default_factory=dict)
-    search: SettingSearch | None = None
-    tuning: Tuning | None = None
-    kept_trials: int = 0
-
-    @property
-    def cells(self) -> list[Cell]:
-        """Runs of networks, as far as they are known before any is trained."""
-        return [*self.baselines.expected_cells(None), *self.private]
-
-    @property
-    def first(self) -> list[Cell]:
-        """The runs of the first seed."""
-        seed = next(iter(self.sizes))
-        return [*self.baselines.first, *(cell for cell in self.private if cell.seed == seed)]
-
-    def setting_rows(self) -> tuple[SettingRow, ...]:
-        """Return every setting of the runs with its value and its origin."""
-        choice, asked = self.choice, self.choice.asked
-        tuned = {} if self.tuning is None else self.tuning.settings
-        of_baseline = tuned.get(PLAIN, {})
-        plan = choice.shared.plan.with_changes(of_baseline)
-        baseline = plan.for_method(BASELINE).resolve(next(iter(self.sizes.values())))
-        runs = [ChosenRun(choice.shared, baseline, False, tuple(of_baseline))]
-        runs += [
-            ChosenRun(
-                choice.of(cell.method),
-                cell.plan,
-                bool(choice.epsilons) or cell.method == AUTO,
-                tuple(tuned.get(Kind(cell.method, cell.setting), {})),
-            )
-            for cell in self.first
-            if cell.method != BASELINE
-        ]
-        origin = ASKED if asked.epsilons else DEFAULT
-        rows = setting_rows(runs, epsilons=choice.epsilons, epsilons_from=origin, swept=self.swept)
-        if asked.balanced:
-            balanced = SettingRow("class_weight", "balanced", ASKED)
-            rows = tuple(balanced if row.name == balanced.name else row for row in rows)
-        threshold = "base-rate" if asked.base_rate_threshold else asked.decision.threshold
-        return rows if threshold is None else (*rows, SettingRow("threshold", threshold, ASKED))
-
-    def count_runs(self, *, fresh: bool = False) -> Counts:
-        """Count the runs, and those that are still to be trained: all of them if `fresh`."""
-        chosen_later = self.search is not None and (fresh or self.tuning is None)
-        folder = None if fresh or chosen_later else self.folder
-        runs: list[Training] = [*self.baselines.expected_cells(folder), *self.private, *self.trees]
-        missing = [each for each in runs if folder is None or not is_kept(each, folder)]
-        trials = 0 if self.search is None else self.search.num_trials
-        return Counts(len(runs), len(missing), trials, trials if fresh else trials - self.kept_trials)
-
-
-def prepare(
-    data: str | DataSource,
-    asked: ComparisonPlan,
-    *,
-    directory: str | os.PathLike[str] = "equidp-runs",
-    device: str = "cpu",
-    tuning: Tuning | None = None,
-) -> PreparedComparison:
-    """Return the runs of a comparison, each kind built once; arguments as in `equidp.compare`.
-
-    Where settings are tuned, the runs have those of `tuning`; without it, those that kept trials choose, or
-    the plan's own while trials are missing.
-
-    Raises:
-        SettingError, DataError, ModelError, PolicyError: a plan by which no run can be trained on the data.
-    """
-    source = open_source(data) if isinstance(data, str) else data
-    if not callable(getattr(source, "split", None)):
-        raise DataError(
-            f"data is a {type(data).__name__}; expected the name of a source, the path of a table, or a "
-            "source of your own, with name, highlighted_groups and split(seed).",
-            field="data",
-        )
-    chosen_device(device)
-    metric, share = asked.cost_metric, asked.preprocessing_share
-    read = source
-    if asked.plan is None:
-        read = source_to_read(source, asked.changes, asked.settings, swept=tuple(asked.sweep))
-    sizes = {seed: split_facts(read, seed).num_train for seed in asked.seed_numbers}
-    smallest = min(sizes, key=sizes.__getitem__)  # whose batch no other seed's training part is too small for
-    train = split(read, smallest).train
-    choice = choose_plans(asked, source, train, smallest, max(sizes.values()))
-    source, plan = choice.shared.source(source), choice.shared.plan
-    data_split = split(source, next(iter(sizes)))
-    if asked.base_rate_threshold:
-        check_base_rate(train.class_names)
-    check_metric(metric, asked.decision, data_split.test)
-    variants = [_count_classes(variant, asked, plan) for variant in choice.variants()]
-    # Absolute, since worker processes outlive a comparison and stay where the first one was.
-    folder = Path(directory).absolute()
-    Store(folder).check()
-    if asked.release_epsilon is not None:  # refuse one that no noise can meet
-        assert plan.delta is not None
-        release_event(asked.release_epsilon, plan.delta)
-    search, kept_trials = _setting_search(asked, source, plan, variants), 0
-    if search is not None and tuning is None:
-        tuning, kept_trials = search.read_kept(folder)
-    if tuning is not None:
-        variants = [tuning.apply(variant) for variant in variants]
-    private = [
-        (variant, choice.of(variant.name).source(source)) for variant in variants if variant.name != BASELINE
-    ]
-    of_baseline = next(variant.plan for variant in variants if variant.name == BASELINE)
-    baselines = BaselinePlan(of_baseline, source, private, searched=asked.baseline == "best")
-    candidates = baselines.candidates(next(iter(sizes.values())))
-    search_of_baselines = _baseline_search(candidates, choice, sizes, device)
-    cells = _private_cells(private, baselines, choice, sizes, train.group_names, device)
-    if share is not None:
-        data_split = replace(data_split, notes=_private_notes(cells))
-    _warn_of_unknown_code([*search_of_baselines.first, *cells])
-    trees: tuple[BoostedTrees, ...] = ()
-    if baselines.searched and (scaled := source_of_trees(source, next(iter(sizes)))) is not None:
-        weights = plan.class_weights, asked.balanced
-        trees = tuple(BoostedTrees(scaled, seed, *weights) for seed in sizes)
-    first = zip(candidates, search_of_baselines.first, strict=True)
-    to_build = [cell for candidate, cell in first if candidate.factor == RATES[0]]
-    to_build += [cell for cell in cells if cell.seed == cells[0].seed]
-    return PreparedComparison(
-        source,
-        data_split,
-        choice,
-        tuple(cells),
-        search_of_baselines,
-        sizes,
-        folder,
-        choice.swept,
-        metric,
-        kinds=_build_each(to_build, data_split),
-        trees=trees,
-        other_classes=baselines.other_classes,
-        search=search,
-        tuning=tuning,
-        kept_trials=kept_trials,
-    )
-
-
-def _setting_search(
-    asked: ComparisonPlan, source: DataSource, plan: Plan, variants: Sequence[Variant]
-) -> SettingSearch | None:
-    """Return the search for the settings of each method but "auto"; None where settings are not tuned."""
-    if asked.tuning is None:
-        return None
-    tuned = tuple(variant for variant in variants if variant.name != AUTO)
-    return SettingSearch(
-        asked.tuning,
-        tuned,
-        tuple(_preprocess_source(source, variant, plan, asked.preprocessing_share) for variant in tuned),
-        tuning_seeds(asked.seed_numbers),
-        asked.cost_metric,
-        asked.decision_rule,
-        asked.engine,
-    )
-
-
-def _baseline_search(
-    candidates: Sequence[Candidate], choice: ComparisonChoice, sizes: Mapping[int, int], device: str
-) -> BaselineSearch:
-    """Return the search among candidates for the baselines, each with a run for each seed."""
-    asked, swept = choice.asked, dict.fromkeys(choice.swept)
-    runs = tuple(
-        tuple(
-            Cell(
-                *(each.source, each.resolve(size), each.label, math.nan, seed, asked.engine, device),
-                swept=swept,
-                baseline=each.name,
-                counts_noise=0.0 if asked.balanced else None,
-                balanced=asked.balanced,
-                callbacks=tuple(watch for watch in asked.callbacks if not watch.private_only),
-            )
-            for seed, size in sizes.items()
-        )
-        for each in candidates
-    )
-    return BaselineSearch(runs, asked.cost_metric, asked.decision_rule)
-
-
-def _private_cells(
-    private: Sequence[tuple[Variant, DataSource]],
-    baselines: BaselinePlan,
-    choice: ComparisonChoice,
-    sizes: Mapping[int, int],
-    group_names: Sequence[str],
-    device: str,
-) -> list[Cell]:
-    """Return the run of each private variant for each seed, in order of seeds.
+    Chosen is, of each kind of reference, the rate that was trained on all seeds; of several, the first one
+    with the best mean over all examples. The best model is the best of the chosen ones and boosted trees.
 
     Args:
-        private: variants, and the source that each reads before private preprocessing.
-        baselines: that the runs are measured against.
-        choice: plans of the comparison.
-        sizes: seed -> number of training examples.
-        group_names: of the data.
-        device: to train on.
+        runs: results of references and boosted trees: method, baseline (name of the kind), rate, seed, group,
+            loss and the metric.
+        metric: the metric of costs.
     """
-    asked, plan = choice.asked, choice.shared.plan
-    cells = []
-    for seed, size in sizes.items():
-        for variant, source in private:
-            own = _preprocess_source(source, variant, plan, asked.preprocessing_share)
-            released = asked.release_epsilon if variant.plan.groups.budgets else None
-            assert variant.plan.delta is not None
-            beside = () if released is None else (release_event(released, variant.plan.delta),)
-            resolved = variant.resolve(size, (*releases_of(own), *beside), group_names)
-            if isinstance(own, WithFeatures):
-                check_not_varied(own.label, resolved.plan.image_views)
-            is_private = resolved.policy.private
-            target = variant.epsilon if choice.epsilons else None
-            cells.append(
-                Cell(
-                    own,
-                    resolved,
-                    variant.setting,
-                    math.nan if target is None else target,
-                    seed,
-                    asked.engine,
-                    device,
-                    asked.release_epsilon if is_private else None,
-                    asked.diagnosis if is_private else None,
-                    swept={**dict.fromkeys(choice.swept), **variant.swept},
-                    baseline=baselines.name_of(variant, source),
-                    counts_noise=variant.counts_noise,
-                    balanced=variant.balanced,
-                    callbacks=tuple(each for each in asked.callbacks if is_private or not each.private_only),
-                )
-            )
-    return cells
+    overall = runs[runs["group"] == ALL]
+    finite = np.isfinite(overall["loss"]) & np.isfinite(overall[metric.name])
+    scores = overall.assign(score=(metric.sign * overall[metric.name]).where(finite), lost=~finite)
+    kinds = ["method", "baseline", "rate"]
+    means = scores.groupby(kinds, sort=False, dropna=False).agg(
+        score=("score", "mean"), lost=("lost", "sum"), seeds=("seed", "nunique")
+    )
+    order = means[means["seeds"] == overall["seed"].nunique()].reset_index()
+    order = order.sort_values(["lost", "score"], ascending=[True, False], kind="stable")
+    first = order[order["method"] == BASELINE].drop_duplicates("baseline")
+    keys = pd.MultiIndex.from_frame(runs[kinds].fillna({"rate": -1.0}))
+    chosen, best = (
+        keys.isin(pd.MultiIndex.from_frame(each[kinds].fillna({"rate": -1.0})))
+        for each in (first, order.head(1))
+    )
+    return runs.assign(chosen=chosen, best=best)
+
+
+def _say_row(cell: Training, result: CellResult, prepared: PreparedComparison) -> None:
+    """Log a finished cell: what it is, its accuracy over all examples and in the worst group."""
+    names, table = cell.names, result.results.set_index("group")["accuracy"]
+    label = Kind(names["method"], names["setting"]).label
+    tried = names.get("tried", f"learning rate {names['rate']:.4g}" if "rate" in names else "")
+    groups = table.drop(ALL)
+    log.info(
+        "%s%s, seed %d: accuracy %.1f, worst group %s %.1f; %.1f s",
+        label,
+        f" ({tried})" if tried else "",
+        cell.seed,
+        100 * table[ALL],
+        groups.idxmin() if groups.notna().any() else "-",
+        100 * groups.min(),
+        result.seconds,
+    )
+
+
+def _setup(
+    prepared: PreparedComparison,
+    used: pd.DataFrame,
+    chosen: Mapping[Kind, Mapping[str, Any]],
+    command: str,
+) -> Setup:
+    """Return what a comparison says of its data, training, methods, seeds and metric."""
+    asked, data, choice = prepared.asked, prepared.data, prepared.choice
+    names = data.test.class_names
+    counts = torch.bincount(data.test.targets, minlength=data.test.num_classes)
+    positive = asked.decision.index(names)
+    auto_takes = choice.shared.method if AUTO in asked.methods and choice.automatic is None else ""
+    against = asked.against or ""
+    return Setup(
+        data=prepared.source.name,
+        group_names=tuple(data.train.group_names),
+        class_names=tuple(data.train.class_names),
+        num_train_by_seed=tuple(prepared.sizes.values()),
+        train_group_sizes=tuple(data.train.group_sizes().tolist()),
+        test_group_sizes=tuple(data.test.group_sizes().tolist()),
+        most_frequent_class=(names[int(counts.argmax())], float(counts.max()) / len(data.test)),
+        plan=prepared.references[0].resolve(prepared.sizes[prepared.seeds[0]]),
+        methods=tuple(dict.fromkeys(each.name for each in (*prepared.references, *prepared.private))),
+        seeds=tuple(prepared.seeds),
+        versions=versions(),
+        notes=tuple(data.notes),
+        settings=settings_of_runs(prepared, dict(used.itertuples(index=False, name=None)), chosen),
+        gap_tolerance=asked.gap_tolerance,
+        command=command,
+        swept=prepared.swept,
+        positive="" if positive is None else names[positive],
+        against=(auto_takes or against) if against == AUTO else against,
+        auto_takes=auto_takes,
+    )
+
+
+def settings_of_runs(
+    prepared: PreparedComparison,
+    used: Mapping[str, float] | None = None,
+    chosen: Mapping[Kind, Mapping[str, Any]] | None = None,
+) -> tuple[SettingRow, ...]:
+    """Return every setting of the runs with its value and its origin, as they were asked for.
+
+    Args:
+        prepared: cells.
+        used: reference -> the learning rate that was found best, which has a row of its own.
+        chosen: kind of run -> settings that tuning chose.
+    """
+    asked, choice, runs = prepared.asked, prepared.choice, []
+    further = []
+    for variant in (*prepared.references, *prepared.private):
+        (cell,) = prepared.cells(variant, prepared.seeds[:1])
+        plan = choice.automatic if variant.name == AUTO and choice.automatic is not None else choice.shared
+        targeted = variant.epsilon is not None
+        runs.append(ChosenRun(plan, cell.plan, targeted, (chosen or {}).get(variant.kind, {})))
+        rate = (used or {}).get(variant.setting, cell.plan.learning_rate)
+        if variant.name == BASELINE and rate != cell.plan.learning_rate:
+            further.append(SettingRow("learning_rate used", rate, RULE, (variant.kind.label,)))
+    origin = ASKED if asked.target_epsilons else RULE
+    rows = setting_rows(runs, epsilons=choice.epsilons, epsilons_from=origin, swept=prepared.swept)
+    if asked.balanced:
+        balanced = SettingRow("class_weight", "balanced", ASKED)
+        rows = tuple(balanced if row.name == balanced.name else row for row in rows)
+    threshold = "base-rate" if asked.base_rate_threshold else asked.decision.threshold
+    if threshold is not None:
+        further.append(SettingRow("threshold", threshold, ASKED))
+    return (*rows, *further)
 
 
 def with_metrics(
-    rows: Sequence[dict[str, Any]], found: Predictions, test: GroupedDataset, metric: Metric, level: float
+    rows: Sequence[dict[str, Any]], found: Predictions, test: GroupedDataset, metric: Metric
 ) -> list[dict[str, Any]]:
     """Return the result rows of one run with every metric of the task and two flags: `informative`, and
     `few_people` for a group of too few people to base a cost or gap on.
@@ -489,11 +502,10 @@ def with_metrics(
         found: the run's predictions.
         test: the run's test set.
         metric: the metric of `informative` (`tells_something`); it may be user-defined.
-        level: of the interval that decides `informative`.
     """
     metrics = list(dict.fromkeys([*(each for each in METRICS.values() if found.task in each.tasks), metric]))
     parts = dict(by_group(test.groups.numpy(), test.group_names))
-    informative, tiny = tells_something(metric, found, level), few_people_groups(test)
+    informative, tiny = tells_something(metric, found, LEVEL), few_people_groups(test)
     filled = []
     for row in rows:
         part = found.take(parts[row["group"]])
@@ -524,16 +536,56 @@ def check_metric(metric: Metric, decision: Decision, test: GroupedDataset) -> No
         name, reason = next((name, reason) for name, reason in reasons.items() if reason)
         raise SettingError(
             f"metric {metric.name!r} is defined in fewer than two groups of the test set (group {name}: "
-            f"{reason}), so no gap can be taken; choose another metric, such as accuracy, or other groups."
+            f"{reason}), so no gap can be taken; choose another metric, such as accuracy, or other groups.",
+            field="metric",
         )
 
 
-def _warn_of_unknown_code(cells: Sequence[Cell]) -> None:
+def source_of_trees(source: DataSource, seed: int) -> DataSource | None:
+    """Return the source that boosted trees read, of inputs before fixed features and scaled as for networks.
+
+    None unless classes are predicted from rows of a table: one vector of numbers each.
+    """
+    source = source.source if isinstance(source, WithFeatures) else source
+    train = split(source, seed).train
+    one = isinstance(train.inputs, Tensor) and train.inputs.is_floating_point()
+    if not one or len(train.input_shape) != 1:
+        return None
+    return source if binning_of(source) is None else with_binning(source, STANDARD)
+
+
+def _exact(source: DataSource) -> DataSource:
+    return replace(source, private_noise=None) if releases_of(source) else source  # type: ignore[type-var]
+
+
+def _private_notes(source: DataSource, seed: int) -> tuple[str, ...]:
+    """Notes on the data where preprocessing is private, in all runs but the reference's."""
+    said = "That holds for the private runs; plain SGD, the reference, was preprocessed exactly."
+    return (*split(source, seed).notes, said)
+
+
+def _warn_of_missing_groups(names: Sequence[str], sizes: Mapping[int, Sequence[int]]) -> None:
+    """Say that a split has no test examples of a group, whose costs then rest on the other seeds."""
+    missing = {
+        name: [str(seed) for seed, counts in sizes.items() if not counts[place]]
+        for place, name in enumerate(names)
+    }
+    listed = [f"{name} (seed {', '.join(seeds)})" for name, seeds in missing.items() if seeds]
+    if listed:
+        warnings.warn(
+            f"no test examples of {'; '.join(listed)}: no cost of these groups is measured there. Give "
+            "larger groups, or a larger test_share.",
+            DataWarning,
+            stacklevel=4,
+        )
+
+
+def _warn_of_unknown_code(prepared: PreparedComparison) -> None:
     """Say once, before training, that results of code without source are not kept."""
     unknown = {
-        f"{name} of {cell.method}": None
-        for cell in cells
-        for name, digest in part_digests(cell.plan).items()
+        f"{part} of {variant.name}": None
+        for variant in (*prepared.references, *prepared.private)
+        for part, digest in part_digests(prepared.cells(variant, prepared.seeds[:1])[0].plan).items()
         if digest is None
     }
     if unknown:
@@ -545,123 +597,17 @@ def _warn_of_unknown_code(cells: Sequence[Cell]) -> None:
         warnings.warn(message, CacheWarning, stacklevel=4)
 
 
-def _count_classes(variant: Variant, asked: ComparisonPlan, plan: Plan) -> Variant:
-    """Return the variant with the counts of classes that are asked for; the baseline's are exact."""
-    check_balanced(asked.balanced, variant.plan.for_method(variant.method).class_weight)
-    share = asked.counts_share
-    if share is None and (asked.balanced or asked.base_rate_threshold):
-        share = COUNTS_SHARE
-    if share is None:
-        return variant
-    if variant.name == BASELINE:
-        return replace(variant, counts_noise=0.0, balanced=asked.balanced)
-    assert plan.delta is not None
-    noise = share_noise("counts_share", share, variant.epsilon, plan.delta)
-    return replace(variant, counts_noise=noise, balanced=asked.balanced)
+def source_named(data: str | DataSource) -> DataSource:
+    """Return the source of a name, a path or an object.
 
-
-def _preprocess_source(source: DataSource, variant: Variant, plan: Plan, share: float | None) -> DataSource:
-    """Return the source that a run reads; private runs preprocess privately, for a share of their epsilon."""
-    if share is not None and releases_of(source):
-        raise SettingError(
-            "the source preprocesses privately already; leave out preprocessing_share.",
-            field="preprocessing_share",
+    Raises:
+        DataError: an object that is no source.
+    """
+    source = open_source(data) if isinstance(data, str) else data
+    if not callable(getattr(source, "split", None)):
+        raise DataError(
+            f"data is a {type(data).__name__}; expected the name of a source, the path of a table, or a "
+            "source of your own, with name, highlighted_groups and split(seed).",
+            field="data",
         )
-    if share is None or variant.name == BASELINE:
-        return source
-    assert plan.delta is not None
-    return with_private_noise(source, share_noise("preprocessing_share", share, variant.epsilon, plan.delta))
-
-
-def _private_notes(cells: Sequence[Cell]) -> tuple[str, ...]:
-    """Notes on the data where preprocessing is private, in all runs but the baseline's."""
-    private = next(cell for cell in cells if releases_of(cell.source))
-    return (
-        *split(private.source, private.seed).notes,
-        "That holds for the private runs; plain SGD, the baseline, was preprocessed exactly.",
-    )
-
-
-def _exact_split(cell: Cell, data: DataSplit) -> DataSplit:
-    """Split that a cell trains on, preprocessed exactly: its own inputs if it has some; otherwise `data`."""
-    if binning_of(cell.source) is not None:
-        return split(replace(cell.source, private_noise=None), cell.seed)  # type: ignore[type-var]
-    return split(cell.source, cell.seed) if isinstance(cell.source, WithFeatures) else data
-
-
-def _build_each(cells: Sequence[Cell], data: DataSplit) -> tuple[PlannedKind, ...]:
-    """Build each kind of run once, to raise its errors before any run is trained."""
-    planned = []
-    with warnings.catch_warnings():
-        for category in (PrivacyWarning, ApproximationWarning):
-            warnings.simplefilter("once", category)
-        for cell in cells:
-            own = _exact_split(cell, data)
-            watching = [each.callback(own) for each in cell.callbacks]
-            individual = next((each.individual for each in watching if each.individual), None)
-            trainer = cell.trainer(own, individual=individual)
-            for each in watching:
-                each.check(trainer)
-            entries = (*trainer.entries, (trainer.event, trainer.steps))
-            label, noise = Kind(cell.method, cell.setting).label, trainer.noise_multiplier
-            planned.append(PlannedKind(label, cell.plan.steps, noise, entries, trainer.delta))
-            if cell.diagnosis is not None:
-                cell.diagnosis.check(trainer)
-    return tuple(planned)
-
-
-def _join_diagnoses(trained: Sequence[tuple[Cell, CellResult]]) -> Diagnosis:
-    """Join the tables of all diagnosed runs, with the columns method, setting and seed before the others."""
-    tables: dict[str, list[dict[str, Any]]] = {"groups": [], "pairs": []}
-    for cell, run in trained:
-        names = {name: value for name, value in cell.names.items() if name != "target_epsilon"}
-        for name, table in run.diagnosis.items():
-            tables[name] += [{**names, **row} for row in table.to_dict("records")]
-    return Diagnosis(pd.DataFrame(tables["groups"]), pd.DataFrame(tables["pairs"]))
-
-
-def _data_facts(source: DataSource, data: DataSplit) -> DataFacts:
-    counts = torch.bincount(data.test.targets, minlength=data.test.num_classes)
-    largest = data.test.class_names[int(counts.argmax())], float(counts.max()) / len(data.test)
-    return DataFacts(
-        name=source.name,
-        num_train=len(data.train),
-        group_names=tuple(data.train.group_names),
-        class_names=tuple(data.train.class_names),
-        train_group_sizes=tuple(data.train.group_sizes().tolist()),
-        test_group_sizes=tuple(data.test.group_sizes().tolist()),
-        most_frequent_class=largest,
-        notes=tuple(data.notes),
-        highlighted_groups=source.highlighted_groups,
-    )
-
-
-def _training_facts(prepared: PreparedComparison) -> TrainingFacts:
-    """Facts that the cells of one seed share, and facts that differ, by method."""
-    choice, cells = prepared.choice, prepared.first
-    automatic: dict[str, dict[str, Any]] = {}
-    if (own := choice.automatic) is not None and own.advice is not None:
-        automatic = {AUTO: {"policy": own.method, "features": own.features, **own.advice.settings}}
-    chosen = {} if prepared.tuning is None else prepared.tuning.settings
-    tuned = {" ".join(kind).strip(): found for kind, found in chosen.items() if found}
-    return TrainingFacts(
-        plan=replace(choice.shared.plan, by_method={})
-        .for_method(BASELINE)
-        .resolve(next(iter(prepared.sizes.values()))),
-        noise_multipliers={
-            f"{cell.method} {cell.setting}".strip(): cell.plan.noise_multiplier
-            for cell in cells
-            if cell.plan.policy.private
-        },
-        method_settings={
-            cell.method: {
-                name: value
-                for name, value in asdict(cell.plan.policy).items()  # type: ignore[call-overload]
-                if name not in cell.swept
-            }
-            for cell in cells
-        },
-        by_method={**choice.shared.plan.by_method, **automatic, **tuned},
-        auto_takes=choice.auto_takes,
-        rows=prepared.setting_rows(),
-    )
+    return source

@@ -20,9 +20,13 @@ from equidp.evaluation.baselines import (
 from equidp.evaluation.costs import group_gaps
 from equidp.evaluation.intervals import mean_interval
 from equidp.evaluation.metrics import Metric
+from equidp.policies.table import BASELINE
 
 with require_extra("tables"):
     import pandas as pd
+
+LEVEL = 0.95
+"""Of all confidence intervals of a comparison."""
 
 
 class Standing(NamedTuple):
@@ -33,12 +37,14 @@ class Standing(NamedTuple):
         value: the metric over all examples.
         gap: the largest gap in cost between two groups.
         behind: loss in the metric against the best method.
+        by: label of the method that beats it in every group; "" where none does, or it is not asked.
     """
 
     label: str
     value: float
     gap: float
     behind: float
+    by: str = ""
 
 
 @dataclass(frozen=True)
@@ -46,16 +52,15 @@ class Recommendation:
     """Recommended private method at one epsilon.
 
     Methods whose metric over all examples is not clearly worse than the best one's by a tenth of the
-    tolerance or more, and by no more than the tolerance on average, are candidates; of these the one with the
-    smallest mean largest gap is taken. Differences are paired over seeds, and clear where their interval,
-    corrected for the number of methods (Bonferroni), lies on one side of 0.
+    tolerance or more, and by no more than the tolerance on average, are candidates; one that another beats is
+    none: the other's mean over seeds is at least as good in each group, and better over all examples.
+    Differences are paired over seeds, and clear where their interval, corrected for the number of methods
+    (Bonferroni), lies on one side of 0.
 
-    A method that another one beats in every group is no candidate, whatever its gap: the other's mean over
-    seeds is at least as good in each group, and better over all examples. That is a rule on means and not a
-    test, so that noise cannot make the worse of two be taken; the best method is beaten by none.
-
-    Nothing is recommended where a baseline that the methods are measured against does not serve
-    (`equidp.evaluation.baselines.judge_baselines`).
+    Taken is the candidate with the smallest mean largest gap: where each other candidate's gap is clearly
+    larger, or where no other candidate has a better mean of the metric. Otherwise nothing is taken, and the
+    candidates are alike. Nothing is recommended where a reference that methods are measured against does not
+    serve (`equidp.evaluation.baselines.judge_baselines`), or from one seed.
 
     Attributes:
         epsilon: target; None where the comparison had no target.
@@ -64,11 +69,11 @@ class Recommendation:
         worse: methods that are clearly worse in the metric.
         far_behind: methods that are not clearly worse, but by more than the tolerance on average.
         beaten: methods that are neither, and that another one beats in every group.
-        wider: candidates with a clearly larger gap.
-        alike: candidates that are not clearly different.
+        wider: candidates with a clearly larger gap than the taken one.
+        alike: other candidates, the smallest gap first.
         uninformative: labels of methods that are no better than one constant prediction.
-        seeds: the fewest seeds of a method in which the metric is defined; one supports no recommendation.
-        faults: judgements of baselines that do not serve.
+        seeds: the fewest seeds of a method in which the metric is defined.
+        faults: judgements of references that do not serve.
     """
 
     epsilon: float | None
@@ -77,11 +82,11 @@ class Recommendation:
     chosen: Standing | None = None
     worse: tuple[Standing, ...] = ()
     far_behind: tuple[Standing, ...] = ()
+    beaten: tuple[Standing, ...] = ()
     wider: tuple[Standing, ...] = ()
     alike: tuple[Standing, ...] = ()
     uninformative: tuple[str, ...] = ()
     seeds: int = 1
-    beaten: tuple[Standing, ...] = ()
     faults: tuple[Judgement, ...] = ()
 
     @property
@@ -107,18 +112,17 @@ class Recommendation:
 
 @dataclass(frozen=True, eq=False)
 class _Kind:
-    """Runs that differ in their seed alone."""
+    """Runs that differ in their seed alone; `overall`, by seed, and `by_group`, means over seeds, are of the
+    metric, where a larger one is better."""
 
     method: str
     setting: str
     label: str
     overall: pd.Series
-    """The metric over all examples by seed, where a larger one is better."""
     gap: pd.Series
     by_group: pd.Series
-    """Mean of the metric over seeds by group, where a larger one is better."""
     useful: bool
-    baseline: str
+    reference: str
 
     def beats(self, other: _Kind) -> bool:
         """True where means over seeds are at least as good in each group, and better over all examples."""
@@ -126,26 +130,22 @@ class _Kind:
         return bool(overall and (self.by_group - other.by_group).dropna().ge(0).all())
 
 
-def recommendations(
-    costs: pd.DataFrame, metric: Metric, *, baseline: str, gap_tolerance: float, level: float
-) -> tuple[Recommendation, ...]:
-    """A recommendation for each target epsilon.
+def recommendations(costs: pd.DataFrame, metric: Metric, gap_tolerance: float) -> tuple[Recommendation, ...]:
+    """Return a recommendation for each target epsilon.
 
     Args:
         costs: from `equidp.evaluation.costs.privacy_costs`.
         metric: the metric of costs and gaps.
-        baseline: the method without privacy, which is never recommended.
         gap_tolerance: how much worse in the metric a candidate may be on average.
-        level: of the intervals.
     """
-    private, judged = costs[costs["method"] != baseline], judge_baselines(costs, gap_tolerance, baseline)
+    private, judged = costs[costs["method"] != BASELINE], judge_baselines(costs, gap_tolerance, BASELINE)
     found = []
     for target, part in private.groupby("target_epsilon", sort=False, dropna=False):
         epsilon = None if np.isnan(target) else float(target)
         kinds = _kinds(part, metric, epsilon)
-        against = dict.fromkeys(kind.baseline for kind in kinds if kind.useful)
+        against = dict.fromkeys(kind.reference for kind in kinds if kind.useful)
         faults = tuple(judged[name] for name in against if not judged[name].serves)
-        advised = _recommend_method(epsilon, kinds, metric, gap_tolerance, level)
+        advised = _recommend_method(epsilon, kinds, metric, gap_tolerance)
         if faults:
             advised = Recommendation(
                 epsilon, uninformative=advised.uninformative, seeds=advised.seeds, faults=faults
@@ -162,68 +162,73 @@ def _kinds(part: pd.DataFrame, metric: Metric, epsilon: float | None) -> list[_K
     for (method, setting), rows in part[part["group"] == ALL].groupby(["method", "setting"], sort=False):
         own = gaps[(gaps["method"] == method) & (gaps["setting"] == setting)]
         swept = setting.removeprefix("" if epsilon is None else f"epsilon={epsilon:g}").removeprefix(", ")
-        overall = metric.sign * rows.set_index("seed")[metric.name]
         kinds.append(
             _Kind(
                 method,
                 setting,
                 label=f"{method} ({swept})" if swept else method,
-                overall=overall,
+                overall=metric.sign * rows.set_index("seed")[metric.name],
                 gap=own.set_index("seed")["cost_gap"],
                 by_group=by_group.get((method, setting), pd.Series(dtype=float)),
                 useful=bool(informative(rows).mean() > 0.5),
-                baseline=names[rows.index[0]],
+                reference=names[rows.index[0]],
             )
         )
     return kinds
 
 
 def _recommend_method(
-    epsilon: float | None, kinds: Sequence[_Kind], metric: Metric, gap_tolerance: float, level: float
+    epsilon: float | None, kinds: Sequence[_Kind], metric: Metric, gap_tolerance: float
 ) -> Recommendation:
     useful = [kind for kind in kinds if kind.useful]
     uninformative = tuple(kind.label for kind in kinds if not kind.useful)
     seeds = min(len(kind.overall.dropna()) for kind in kinds)
     if seeds < 2 or not useful:
         return Recommendation(epsilon, uninformative=uninformative, seeds=seeds)
-    corrected = 1 - (1 - level) / max(1, len(useful) - 1)
+    corrected = 1 - (1 - LEVEL) / max(1, len(useful) - 1)
 
     def clear(differences: pd.Series) -> bool:
         return bool(mean_interval(differences.dropna(), corrected)[1] > 0)
 
     best = max(useful, key=lambda kind: kind.overall.mean())
-    standings = {kind: _standing(kind, best, metric) for kind in useful}
+    behind = {kind: float((best.overall - kind.overall).mean()) for kind in useful}
     worse = [
         kind
         for kind in useful
-        if standings[kind].behind > NEGLIGIBLE * gap_tolerance and clear(best.overall - kind.overall)
+        if behind[kind] > NEGLIGIBLE * gap_tolerance and clear(best.overall - kind.overall)
     ]
-    far_behind = [kind for kind in useful if standings[kind].behind > gap_tolerance and kind not in worse]
+    far_behind = [kind for kind in useful if behind[kind] > gap_tolerance and kind not in worse]
     close = [kind for kind in useful if kind not in worse and kind not in far_behind]
-    beaten = [kind for kind in close if any(other.beats(kind) for other in useful)]
-    candidates = [kind for kind in close if kind not in beaten]
-    chosen = min(candidates, key=lambda kind: (round(kind.gap.mean(), 9), -kind.overall.mean()))
-    wider = [kind for kind in candidates if clear(kind.gap - chosen.gap)]
-    alike = [kind for kind in candidates if kind is not chosen and kind not in wider]
+    beaten_by = {kind: next((each.label for each in useful if each.beats(kind)), "") for kind in close}
+    candidates = [kind for kind in close if not beaten_by[kind]]
+    candidates.sort(key=lambda kind: (round(kind.gap.mean(), 9), -kind.overall.mean()))
+    first, *others = candidates
+    wider = [kind for kind in others if clear(kind.gap - first.gap)]
+    alike = [kind for kind in others if kind not in wider]
+    taken = all(kind.overall.mean() <= first.overall.mean() for kind in alike)
 
-    def of(kinds: Sequence[_Kind]) -> tuple[Standing, ...]:
-        return tuple(standings[kind] for kind in kinds)
+    def standings(kinds: Sequence[_Kind]) -> tuple[Standing, ...]:
+        return tuple(
+            Standing(
+                kind.label,
+                metric.sign * float(kind.overall.mean()),
+                float(kind.gap.mean()),
+                behind[kind],
+                beaten_by.get(kind, ""),
+            )
+            for kind in kinds
+        )
 
     return Recommendation(
         epsilon,
-        chosen.method,
-        chosen.setting,
-        standings[chosen],
-        of(worse),
-        of(far_behind),
-        of(wider),
-        of(alike),
-        uninformative,
-        seeds,
-        of(beaten),
+        first.method if taken else "",
+        first.setting if taken else "",
+        standings([first])[0] if taken else None,
+        worse=standings(worse),
+        far_behind=standings(far_behind),
+        beaten=standings([kind for kind in close if beaten_by[kind]]),
+        wider=standings(wider),
+        alike=standings(alike if taken else [first, *alike]),
+        uninformative=uninformative,
+        seeds=seeds,
     )
-
-
-def _standing(kind: _Kind, best: _Kind, metric: Metric) -> Standing:
-    value, gap = metric.sign * float(kind.overall.mean()), float(kind.gap.mean())
-    return Standing(kind.label, value, gap, float((best.overall - kind.overall).mean()))

@@ -13,7 +13,6 @@ from collections.abc import Collection
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from equidp._extras import require_extra
 from equidp._validate import check_number
@@ -196,35 +195,3 @@ def _verdict(low: float, high: float, gap_tolerance: float, tells: bool, serves:
     if high <= gap_tolerance:
         return WITHIN_TOLERANCE if tells else UNINFORMATIVE
     return EXCEEDS_TOLERANCE if low > gap_tolerance else INCONCLUSIVE
-
-
-def wilcoxon_table(costs: pd.DataFrame, baseline: str = "sgd") -> pd.DataFrame:
-    """Test whether a method has a smaller largest gap, by one-sided Wilcoxon signed ranks over seeds.
-
-    Esipova et al. use the same test. The baseline is left out, since its gap is 0 by definition.
-
-    Returns:
-        Columns method, setting, other, other_setting, p (of "method's gap is not smaller than other's"),
-        seeds, and smallest_possible_p = 2^-seeds: no result can be more significant.
-    """
-    gaps = group_gaps(costs[costs["method"] != baseline]).query("pair == 'largest'")
-    series = {
-        key: part.set_index("seed")["cost_gap"].sort_index()
-        for key, part in gaps.groupby(["method", "setting"], sort=False)
-    }
-    rows = []
-    for (one, gaps_one), (other, gaps_other) in itertools.permutations(series.items(), 2):
-        difference = (gaps_one - gaps_other).dropna()
-        rows.append((*one, *other, _signed_rank(difference), len(difference), 0.5 ** len(difference)))
-    return pd.DataFrame(
-        rows, columns=["method", "setting", "other", "other_setting", "p", "seeds", "smallest_possible_p"]
-    )
-
-
-def _signed_rank(difference: pd.Series) -> float:
-    if len(difference) < 2:
-        return np.nan
-    if not (difference != 0).any():
-        return 1.0
-    kind = "exact" if (difference != 0).all() else "auto"
-    return float(stats.wilcoxon(difference, alternative="less", method=kind).pvalue)

@@ -21,6 +21,10 @@ class Range(ABC):
     def draw(self, randomness: np.random.Generator) -> Any:
         """Return a value."""
 
+    def rvs(self, random_state: np.random.RandomState) -> Any:
+        """Return a value, as scikit-learn's ParameterSampler asks for it."""
+        return self.draw(np.random.default_rng(random_state.randint(2**31)))
+
 
 @final
 @dataclass(frozen=True)

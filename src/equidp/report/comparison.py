@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from rich.console import Console
 from rich.markup import escape
 
 from equidp._files import check_writable, write_whole
-from equidp.comparison.result import (
-    Comparison,
-    Setup,
-    baselines_table,
-    best_label,
-    differences_table,
-    overall_costs_table,
-)
-from equidp.comparison.sweep import Kind
+from equidp._validate import unknown_name
+from equidp.comparison.plan import Kind
+from equidp.comparison.recommend import LEVEL
+from equidp.comparison.result import Comparison
 from equidp.data.dataset import ALL
-from equidp.display import Cell, Column, Table
+from equidp.display import Cell, Column, Interval, Table, measured_number
 from equidp.errors import count_text
+from equidp.evaluation.differences import GAP, OVERALL, WORST_GROUP
+from equidp.evaluation.intervals import mean_interval
+from equidp.policies.table import BASELINE
 from equidp.report import words
-from equidp.report.diagnosis import diagnosis_blocks
 from equidp.report.document import (
     Block,
     Callout,
@@ -35,61 +34,47 @@ from equidp.report.document import (
     paragraphs,
 )
 from equidp.report.format import capitalise, facts_table, number, unit, whole_number
-from equidp.report.individual import individual_blocks, individual_table
 from equidp.report.plan import plan_blocks
-from equidp.report.plots import PLOTS
-from equidp.report.plots.style import draw_plots
 from equidp.report.summary import Detail, Summary, summarise
-from equidp.report.tuning import chosen_table, tuning_blocks
 
 
-def write_report(
-    comparison: Comparison, path: str | os.PathLike[str], *, include_sensitive: bool = False
-) -> None:
-    """Write the report of a comparison: one self-contained HTML file, written whole or not at all.
-
-    Args:
-        comparison: from `equidp.compare`.
-        path: of the file.
-        include_sensitive: adds the true epsilons of the groups' examples beside the released ones. They
-            follow from raw training data, so the page must not be shared.
-
-    Raises:
-        SettingError: the path cannot be written.
-
-    Example:
-        >>> import equidp
-        >>> place = getfixture("tmp_path")
-        >>> plan = equidp.Plan(batch_size=128, epochs=1)
-        >>> comparison = equidp.compare(methods=["dpsgd"], seeds=1, plan=plan, directory=place, jobs=1)
-        >>> equidp.write_report(comparison, place / "report.html")
-        >>> "What privacy cost each group" in (place / "report.html").read_text()
-        True
-    """
+def write_report(comparison: Comparison, path: str | os.PathLike[str]) -> None:
+    """Write the page of a comparison, whole or not at all."""
     check_writable(path)
-    write_whole(path, render(comparison, include_sensitive=include_sensitive))
+    write_whole(path, render(comparison))
 
 
-def render(comparison: Comparison, *, include_sensitive: bool = False) -> str:
+def findings(comparison: Comparison) -> list[str]:
+    """Return what a comparison found, and which method to take."""
+    summary = summarise(comparison)
+    return [*words.finding_sentences(summary), *words.recommendation_sentences(summary)]
+
+
+def render(comparison: Comparison) -> str:
     """Return the page as text."""
+    from equidp.report.diagnosis import diagnosis_blocks
+    from equidp.report.individual import individual_blocks
+
     summary = summarise(comparison)
     blocks = [
         *_result_blocks(summary),
-        *individual_blocks(summary, include_sensitive=include_sensitive),
+        *individual_blocks(summary),
         *diagnosis_blocks(summary),
         *_guarantee_blocks(summary),
     ]
-    return Document(f"What privacy cost each group: {summary.setup.data.name}", blocks).to_html()
+    return Document(f"What privacy cost each group: {summary.setup.data}", blocks).to_html()
 
 
 def _result_blocks(summary: Summary) -> Iterator[Block]:
     """Findings and recommendations, all methods side by side, plots, and tables by group."""
-    setup = summary.setup
-    data, training = setup.data, setup.training.plan
+    from equidp.report.plots import PLOTS  # matplotlib takes a second
+    from equidp.report.plots.style import draw_plots
+
+    setup, comparison = summary.setup, summary.comparison
     yield Paragraph(
-        f"{data.name}, model {training.plan.model_name}; {data.num_train:,} training examples, "
-        f"{count_text(len(data.group_names), 'group')}; {count_text(len(setup.seeds), 'seed')}; "
-        f"delta {training.delta:g}",
+        f"{setup.data}, model {setup.plan.plan.model_name}; {setup.num_train:,} training examples, "
+        f"{count_text(len(setup.group_names), 'group')}; {count_text(len(setup.seeds), 'seed')}; "
+        f"delta {setup.plan.delta:g}",
         small=True,
     )
     yield Callout(
@@ -102,80 +87,68 @@ def _result_blocks(summary: Summary) -> Iterator[Block]:
     only_inside = "For internal use: this page shows results of training without privacy."
     yield Callout([Paragraph(only_inside)], warning=True)
     yield Heading("Methods side by side")
-    yield overview_table(summary)
+    yield methods_table(summary)
     yield Paragraph(
         f"{capitalise(summary.metric.heading)}: over all test examples. Cost: what is lost against the "
         f"non-private run of the same seed, in {unit(summary.metric)}. Gap: the largest difference in cost "
-        f"between two groups. Beside numbers: {setup.level:.0%} intervals over seeds.",
+        f"between two groups. Beside numbers: {LEVEL:.0%} intervals over seeds.",
         small=True,
     )
-    yield from paragraphs([*words.auto_sentences(setup), *words.test_sentences(summary)], small=True)
+    yield from paragraphs([*words.auto_sentences(setup), *words.reference_sentences(summary)], small=True)
     yield from paragraphs(words.protection_sentences(summary))
     if summary.has_model_cost:
-        yield from _price_blocks(summary)
-    yield from _difference_blocks(summary)
-    yield from tuning_blocks(summary)
+        yield Heading("What the model costs, and what privacy costs")
+        yield overall_costs_table(summary)
+        yield Paragraph(
+            f"Over all test examples, in {unit(summary.metric)}. Model cost: what the same model as the "
+            f"private one loses, without privacy, against {summary.best_label}, the best. Privacy cost: what "
+            "the private model loses on top. Total cost: both together; tables by group are below.",
+            small=True,
+        )
+    if setup.against:
+        table = differences_table(summary)
+        yield Heading(table.caption)
+        yield table
+        yield from paragraphs(words.difference_sentences(summary), small=True)
+    if comparison.tuning is not None:
+        yield Heading("How settings were chosen")
+        yield from paragraphs(words.tuning_sentences(summary.metric, comparison.tuning), small=True)
+        yield chosen_table(summary)
+        yield Heading("All settings that were tried", 3)
+        yield trials_table(summary)
     yield Heading("Plots")
     yield from draw_plots(PLOTS.values(), summary)
     yield Heading("All metrics by group")
-    for detail in summary.details + summary.further_details:
+    for detail in summary.details:
         yield Heading(detail.title, 3)
-        yield detail_table(summary, detail, summary.kinds_of(detail.column))
-    if not summary.comparison.baselines.empty:
-        table = baselines_table(summary.comparison)
+        yield detail_table(summary, detail)
+    if not comparison.references.empty:
+        table = references_table(summary)
         yield Heading(table.caption, 3)
         yield table
         yield Paragraph(
-            f"All were tried on seed {setup.seeds[0]}. The best of each kind of model there, by "
-            f"{summary.metric.label} over all test examples, was trained on every seed, and is the baseline "
-            "of the private models of that kind. It is chosen by the test set of that seed, so costs are "
-            "never too low for that. Settings whose loss is above that of a constant prediction come last.",
+            f"Where several learning rates were tried, all were on seed {setup.seeds[0]}; the best there, "
+            f"by {summary.metric.label} over all test examples, was trained on every seed. It is chosen by "
+            "the test set of that seed, so costs are never too low for that. Rates whose loss is above that "
+            "of a constant prediction come last.",
             small=True,
         )
 
 
-def _price_blocks(summary: Summary) -> Iterator[Block]:
-    """Model cost and privacy cost of each kind of private run."""
-    yield Heading("What the model costs, and what privacy costs")
-    yield overall_costs_table(summary.comparison)
-    yield Paragraph(
-        f"Over all test examples, in {unit(summary.metric)}. Model cost: what the same model as the private "
-        f"one loses, without privacy, against {best_label(summary.comparison.baselines)}, the best. Privacy "
-        "cost: what the private model loses on top. Total cost: both together; tables by group are below.",
-        small=True,
-    )
-
-
-def _difference_blocks(summary: Summary) -> Iterator[Block]:
-    """Differences of each method from the named one; nothing where none was named."""
-    if not summary.setup.against:
-        return
-    table = differences_table(summary.comparison)
-    yield Heading(table.caption)
-    yield table
-    yield from paragraphs(words.difference_sentences(summary), small=True)
-
-
 def _guarantee_blocks(summary: Summary) -> Iterator[Block]:
     """The guarantee of the private runs, its limits, and how the comparison was made."""
+    setup, plan = summary.setup, summary.setup.plan
     yield Heading("What is guaranteed")
     yield from paragraphs(words.guarantee_sentences(summary))
     yield Heading("What the guarantee does not cover", 3)
-    yield Listing(words.exclusion_sentences(summary.setup))
-    yield from plan_blocks(summary.setup.training.rows)
+    yield Listing(words.exclusion_sentences(setup))
+    yield from plan_blocks(setup.settings)
     yield Heading("Command, steps and versions")
-    if summary.setup.command:
-        yield Code(summary.setup.command, "console")
-    yield Facts(_facts_table(summary.setup))
-
-
-def _facts_table(setup: Setup) -> Table:
-    """Table of steps, seeds and versions; the plan has a table of its own."""
-    plan = setup.training.plan
+    if setup.command:
+        yield Code(setup.command, "console")
     steps = {} if setup.steps_differ else {"steps": plan.steps, "sample rate": f"{plan.sample_rate:.6g}"}
-    return facts_table(
-        {"data": setup.data.name, **steps, "seeds": ", ".join(map(str, setup.seeds)), **setup.versions}
-    )
+    seeds = ", ".join(map(str, setup.seeds))
+    yield Facts(facts_table({"data": setup.data, **steps, "seeds": seeds, **setup.versions}))
 
 
 def print_comparison(comparison: Comparison, console: Console | None = None) -> None:
@@ -184,15 +157,6 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
     Args:
         comparison: from `equidp.compare`.
         console: where to print; None: standard output.
-
-    Example:
-        >>> import equidp
-        >>> place = getfixture("tmp_path")
-        >>> plan = equidp.Plan(batch_size=128, epochs=1)
-        >>> comparison = equidp.compare(methods=["dpsgd"], seeds=1, plan=plan, directory=place, jobs=1)
-        >>> equidp.print_comparison(comparison)  # doctest: +ELLIPSIS
-        <BLANKLINE>
-        In this one run, privacy by dpsgd costs group ...
     """
     console, summary = console or Console(), summarise(comparison)
     setup = summary.setup
@@ -200,36 +164,35 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
     for sentence in words.finding_sentences(summary):
         console.print(escape(sentence), highlight=False)
     console.print()
-    overview_table(summary).print(console)
-    console.print(
-        f"{setup.level:.0%} intervals over {count_text(len(setup.seeds), 'seed')}; costs and gaps in "
-        f"{unit(summary.metric)} against {setup.baseline}; delta {setup.training.plan.delta:g}.",
-        highlight=False,
-        style="dim",
-    )
-    for sentence in words.auto_sentences(setup):
+    methods_table(summary).print(console)
+    small = [
+        f"{LEVEL:.0%} intervals over {count_text(len(setup.seeds), 'seed')}; costs and gaps in "
+        f"{unit(summary.metric)} against {BASELINE}; delta {setup.plan.delta:g}.",
+        *words.reference_sentences(summary),
+        *words.auto_sentences(setup),
+    ]
+    for sentence in small:
         console.print(escape(sentence), highlight=False, style="dim")
     if setup.against:
         console.print()
-        differences_table(comparison).print(console, split=True)
+        differences_table(summary).print(console, split=True)
         for sentence in words.difference_sentences(summary):
             console.print(escape(sentence), highlight=False, style="dim")
     if comparison.tuning is not None:
         console.print()
-        chosen_table(summary, comparison.tuning).print(console)
-    if summary.individual:
-        cost = number(comparison.individual["release_epsilon"].iloc[0])
-        console.print(
-            f"\nmean epsilon of a group's examples, released at epsilon {cost} a run", highlight=False
-        )
-        individual_table(summary).print(console, split=True)
+        chosen_table(summary).print(console)
     console.print("\nWhich method to take", style="bold")
     for sentence in words.recommendation_sentences(summary):
         console.print(escape(sentence), highlight=False)
 
 
-def overview_table(summary: Summary) -> Table:
-    """Table with a row per kind of run of a comparison, with its verdict on equal cost of privacy."""
+def methods_table(summary: Summary, *, intervals: bool = False) -> Table:
+    """Table with a row per kind of run of a comparison, with its verdict on equal cost of privacy.
+
+    Args:
+        summary: of the comparison.
+        intervals: beside the metric and its cost too, where there is room for them.
+    """
     setup, text = summary.setup, summary.text
     columns = (
         Column("method", "name" if setup.swept else "label"),
@@ -240,28 +203,27 @@ def overview_table(summary: Summary) -> Table:
         Column("largest gap", "text", text),
         Column(f"gap ≤ {text(setup.gap_tolerance)}?", "verdict"),
     )
-    rows = [
-        (
-            row.kind.label if setup.swept or row.kind.method == setup.baseline else row.kind.method,
+    rows: list[list[Cell]] = [
+        [
+            row.kind.label if setup.swept or intervals or row.kind.method == BASELINE else row.kind.method,
             row.epsilon,
-            row.accuracy,
-            row.cost,
+            summary.interval(row.kind, ALL, summary.metric.name) if intervals else row.value,
+            summary.interval(row.kind, ALL, "privacy_cost") if intervals and row.worst_group else row.cost,
             f"{row.worst_group}: {text(row.worst_cost)}" if row.worst_group else "",
             row.gap,
             row.verdict,
-        )
+        ]
         for row in summary.overview
     ]
-    return Table(
-        columns, rows, f"What privacy costs: {setup.data.name}, {setup.training.plan.plan.model_name}"
-    )
+    return Table(columns, rows, f"What privacy costs: {setup.data}, {setup.plan.plan.model_name}")
 
 
-def detail_table(summary: Summary, detail: Detail, kinds: Sequence[Kind]) -> Table:
+def detail_table(summary: Summary, detail: Detail) -> Table:
     """Table of means over seeds with intervals, groups down and kinds of run across.
 
     That of the comparison's metric begins with the best model without privacy, if that is no kind of run.
     """
+    kinds = summary.kinds_of(detail.column)
     best = (
         not summary.best.empty and not summary.best["chosen"].all() and detail.column == summary.metric.name
     )
@@ -277,7 +239,168 @@ def detail_table(summary: Summary, detail: Detail, kinds: Sequence[Kind]) -> Tab
     columns = [
         Column("group", "name"),
         Column("in training", show=whole_number),
-        *([Column(best_label(summary.best), show=detail.show)] if best else []),
+        *([Column(summary.best_label, show=detail.show)] if best else []),
         *(Column(kind.label, show=detail.show) for kind in kinds),
     ]
     return Table(columns, rows, detail.title, total=ALL)
+
+
+def _column_table(column: str) -> Callable[[Summary], Table]:
+    def table(summary: Summary) -> Table:
+        name = column or summary.metric.name
+        titles = {each.column: each for each in summary.details}
+        return detail_table(summary, titles.get(name, Detail(name, name.replace("_", " "), summary.text)))
+
+    return table
+
+
+def overall_costs_table(summary: Summary) -> Table:
+    """Table of the best model without privacy, the same model without privacy and the private one.
+
+    A row per kind of private run, over all test examples, with model cost, privacy cost and their sum.
+    """
+    metric, show = summary.metric, summary.text
+    heads = ["best without privacy", "same model without privacy", "private"]
+    heads += [f"{name} cost" for name in ("model", "privacy", "total")]
+    rows: list[list[Cell]] = []
+    for kind in summary.private_kinds:
+        same = Kind(BASELINE, summary.judgements[kind].baseline)
+        rows.append(
+            [
+                kind.label,
+                summary.best_interval(ALL),
+                summary.interval(same, ALL, metric.name),
+                summary.interval(kind, ALL, metric.name),
+                *(summary.interval(kind, ALL, f"{name}_cost") for name in ("model", "privacy", "total")),
+            ]
+        )
+    title = f"Model cost and privacy cost, {metric.heading}; best: {summary.best_label}"
+    return Table([Column("method", "label"), *(Column(head, show=show) for head in heads)], rows, title)
+
+
+def references_table(summary: Summary) -> Table:
+    """Table of the models without privacy that were tried, and what each serves as."""
+    metric, references = summary.metric, summary.comparison.references
+    overall, rows = references[references["group"] == ALL], list[Sequence[Cell]]()
+    for (method, name, rate), part in overall.groupby(
+        ["method", "baseline", "rate"], sort=False, dropna=False
+    ):
+        finite = part[metric.name].notna() & ~part["loss"].isin([math.inf, math.nan])
+        roles = [role for role, column in (("reference", "chosen"), ("best", "best")) if part[column].all()]
+        lost = int((~finite).sum())
+        measured = (
+            Interval(*mean_interval(part.loc[finite, column], LEVEL, within))
+            for column, within in ((metric.name, metric.range), ("loss", (0.0, math.inf)))
+        )
+        state = [*roles, *([f"diverged in {lost} of {len(part)} seeds"] if lost else [])]
+        shown = [name] if math.isnan(rate) else [name, f"learning rate {rate:.4g}"]
+        label = Kind(method, ", ".join(filter(None, shown))).label
+        rows.append([label, len(part), *measured, ", ".join(state)])
+    columns = [
+        Column("model", "name"),
+        Column("seeds"),
+        Column(metric.heading, show=summary.text),
+        Column("loss", show=measured_number),
+        Column("serves as", "text"),
+    ]
+    return Table(columns, rows, "Models tried without privacy")
+
+
+def differences_table(summary: Summary) -> Table:
+    """Table of the differences from `Setup.against`: a row for each kind of run and quantity."""
+    metric, against = summary.metric, summary.setup.against
+    said = {OVERALL: f"{metric.label}, all", WORST_GROUP: f"{metric.label}, worst group", GAP: "largest gap"}
+    rows: list[list[Cell]] = []
+    for row in summary.comparison.differences().to_dict("records"):
+        name, other = Kind(row["method"], row["setting"]).label, row["against_setting"]
+        if other not in ("", row["setting"]):
+            name = f"{name} - {Kind(against, other).label}"
+        ends = Interval(row["mean"], row["low"], row["high"])
+        rows.append([name, said[row["quantity"]], ends, row["corrected_p"]])
+    columns = [
+        Column("method", "name"),
+        Column("of", "name"),
+        Column(f"difference{', points' if metric.percent else ''}", show=summary.text),
+        Column("p", show=lambda p: "–" if math.isnan(p) else "<0.001" if p < 0.001 else f"{p:.3f}"),
+    ]
+    return Table(columns, rows, f"Differences from {against}")
+
+
+def chosen_table(summary: Summary) -> Table:
+    """Return the table of the chosen settings, a row per kind of run."""
+    tuning = summary.comparison.tuning
+    assert tuning is not None
+    rows: list[list[Cell]] = []
+    for (method, setting), trials in tuning.trials.groupby(["method", "setting"], sort=False):
+        row = trials[trials["chosen"]].iloc[0]
+        rows.append([Kind(method, setting).label, len(trials), row["worst_cost"], row["settings"] or _OWN])
+    heads = [Column("tried"), Column("worst loss", show=summary.text), Column("chosen settings", "text")]
+    return Table([Column("method", "name"), *heads], rows, "Chosen settings")
+
+
+def trials_table(summary: Summary) -> Table:
+    """Return the table of all trials, with the number of seeds of each."""
+    tuning = summary.comparison.tuning
+    assert tuning is not None
+    rows: list[list[Cell]] = [
+        [
+            Kind(row["method"], row["setting"]).label,
+            *(row[name] for name in ("seeds", "overall", "worst_cost")),
+            "yes" if row["chosen"] else "",
+            row["settings"] or _OWN,
+        ]
+        for row in tuning.trials.to_dict("records")
+    ]
+    columns = [
+        Column("method", "name"),
+        Column("seeds"),
+        Column(f"{summary.metric.label}, held out", show=summary.text),
+        Column("worst loss", show=summary.text),
+        Column("chosen", "text"),
+        Column("settings", "text"),
+    ]
+    return Table(columns, rows)
+
+
+_OWN = "the plan's own"
+
+
+_TABLES: dict[str, Callable[[Summary], Table]] = {
+    "methods": partial(methods_table, intervals=True),
+    "overall_costs": overall_costs_table,
+    "costs": _column_table("privacy_cost"),
+    "model_costs": _column_table("model_cost"),
+    "total_costs": _column_table("total_cost"),
+    "metric": _column_table(""),
+    "differences": differences_table,
+    "references": references_table,
+}
+
+
+def table_names(comparison: Comparison) -> tuple[str, ...]:
+    """Names of the tables that a comparison has."""
+    has = dict.fromkeys(
+        ("overall_costs", "model_costs", "total_costs", "references"), not comparison.references.empty
+    )
+    has["differences"] = bool(comparison.setup.against)
+    return tuple(name for name in _TABLES if has.get(name, True))
+
+
+def table(comparison: Comparison, name: str) -> Table:
+    """Return a table of a comparison by name.
+
+    Raises:
+        SettingError: an unknown table.
+    """
+    if name not in (names := table_names(comparison)):
+        raise unknown_name("table", name, names)
+    return _TABLES[name](summarise(comparison))
+
+
+def markdown(comparison: Comparison) -> str:
+    """Return all tables in Markdown."""
+    setup = comparison.setup
+    seeds = count_text(len(setup.seeds), "seed")
+    about = f"{setup.data}; {LEVEL:.0%} intervals over {seeds}, delta {setup.plan.delta:g}."
+    titles = {name: _TABLES[name](summarise(comparison)) for name in table_names(comparison)}
+    return "\n".join(f"{each.caption}: {about}\n\n{each.to_markdown()}" for each in titles.values())

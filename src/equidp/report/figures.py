@@ -24,16 +24,6 @@ def plot(comparison: Comparison, name: str = "costs", *, width: float = PAGE.wid
 
     Raises:
         SettingError: an unknown name, a width that is not a positive number, or nothing to show.
-
-    Example:
-        >>> import equidp
-        >>> place = getfixture("tmp_path")
-        >>> plan = equidp.Plan(batch_size=128, epochs=1)
-        >>> comparison = equidp.compare(methods=["dpsgd"], seeds=1, plan=plan, directory=place, jobs=1)
-        >>> figure = equidp.plot(comparison, "costs", width=3.4)
-        >>> figure.axes[0].get_xlabel()
-        'privacy cost, points of accuracy'
-        >>> figure.savefig(place / "costs.pdf")
     """
     if name not in PLOTS:
         raise unknown_name("plot", name, PLOTS)

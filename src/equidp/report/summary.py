@@ -10,14 +10,16 @@ from typing import NamedTuple
 import numpy as np
 
 from equidp._extras import require_extra
-from equidp.comparison.result import Comparison, Setup, interval_of
-from equidp.comparison.sweep import Kind
+from equidp.comparison.plan import Kind
+from equidp.comparison.recommend import LEVEL
+from equidp.comparison.result import Comparison, Setup
 from equidp.data.dataset import ALL
 from equidp.display import Interval, measured_number
 from equidp.evaluation.baselines import Judgement, baseline_names
-from equidp.evaluation.costs import COSTS, EPSILON_OF_GROUP, TOTAL_COSTS, equal_cost, summary
+from equidp.evaluation.costs import COSTS, EPSILON_OF_GROUP, TOTAL_COSTS, summary
 from equidp.evaluation.intervals import mean_interval
 from equidp.evaluation.metrics import METRICS, Metric
+from equidp.policies.table import BASELINE
 from equidp.report.format import capitalise, metric_text, number, unit
 
 with require_extra("tables"):
@@ -33,29 +35,29 @@ class Detail(NamedTuple):
 
 
 class Overview(NamedTuple):
-    """Row of the summary table: one kind of run. Costs and gaps of the baseline are NaN.
+    """Row of the summary table, one kind of run. Costs and gaps of a reference, and of runs against one that
+    does not serve, are NaN.
 
     Attributes:
         kind: of run.
         epsilon: the largest over seeds.
-        accuracy: mean of the comparison's metric, by default accuracy, over all test examples.
+        value: mean of the comparison's metric, by default accuracy, over all test examples.
         cost: mean privacy cost over all test examples.
-        worst_group: the group with the largest mean cost; "" for the baseline.
+        worst_group: the group with the largest mean cost; "" without one.
         worst_cost: its cost.
         gap: largest difference in cost between two groups.
-        verdict: "within tolerance", "exceeds tolerance", "inconclusive", "uninformative" or "no verdict" on
-            equal cost, "one seed: no verdict", or "baseline".
+        verdict: of `equidp.evaluation.costs.equal_cost`, or "reference".
         informative: True where its runs are better than one constant prediction.
     """
 
     kind: Kind
     epsilon: float
-    accuracy: float
+    value: float
     cost: float = np.nan
     worst_group: str = ""
     worst_cost: float = np.nan
     gap: Interval = Interval(np.nan)
-    verdict: str = "baseline"
+    verdict: str = "reference"
     informative: bool = True
 
 
@@ -91,16 +93,21 @@ class Summary:
 
     @property
     def details(self) -> tuple[Detail, ...]:
-        """Details that are shown first of each group: the metric, its costs, loss and excessive risk."""
+        """Columns by group: the metric, its costs, loss, excessive risk, and other metrics of the runs."""
         titles = {"model_cost": "Model cost", "total_cost": "Model cost and privacy cost together"}
         both, of = TOTAL_COSTS if self.has_model_cost else (), unit(self.metric)
+        metrics = [self.metric, *(m for n, m in METRICS.items() if n in self.costs and n != self.metric.name)]
+        first, *others = (
+            Detail(each.name, capitalise(each.heading), partial(metric_text, each)) for each in metrics
+        )
         return (
-            self._detail(self.metric),
+            first,
             Detail("privacy_cost", f"Privacy cost, {of}", self.text),
             *(Detail(name, f"{titles[name]}, {of}", self.text) for name in both),
             Detail("loss", "Loss", measured_number),
             Detail("excessive_risk", "Excessive risk: loss beyond the non-private run's", measured_number),
             *([Detail(EPSILON_OF_GROUP, "Epsilon of the group", number)] if self.has_groups else []),
+            *others,
         )
 
     @property
@@ -109,115 +116,102 @@ class Summary:
         return EPSILON_OF_GROUP in self.costs
 
     @property
-    def further_details(self) -> tuple[Detail, ...]:
-        """Details of the other metrics that the runs have."""
-        others = [each for name, each in METRICS.items() if name in self.costs and name != self.metric.name]
-        return tuple(map(self._detail, others))
-
-    def _detail(self, metric: Metric) -> Detail:
-        return Detail(metric.name, capitalise(metric.heading), partial(metric_text, metric))
-
-    @cached_property
     def costs(self) -> pd.DataFrame:
-        """`Comparison.costs()`."""
-        return self.comparison.costs()
+        """`Comparison.costs()`, without those against a reference that does not serve."""
+        return self.comparison.served_costs
 
     @cached_property
     def by_group(self) -> dict[Kind, pd.DataFrame]:
-        """`equidp.evaluation.costs.summary` of each kind of run, the baseline first; indexed by group."""
-        return _index_by_group(summary(self.costs, self.setup.level, self.metric))
-
-    @cached_property
-    def individual(self) -> dict[Kind, pd.DataFrame]:
-        """Means over seeds of `Comparison.individual` for each private kind of run, indexed by group."""
-        rows = self.comparison.individual
-        if rows.empty:
-            return {}
-        grouped = rows.drop(columns="target_epsilon").groupby(["method", "setting", "group"], sort=False)
-        means = grouped.mean(numeric_only=True).drop(columns="seed")  # without names of settings
-        error = means["standard_error"] / grouped["seed"].nunique() ** 0.5
-        return _index_by_group(means.assign(standard_error=error).reset_index())
+        """`equidp.evaluation.costs.summary` of each kind of run, the reference first; indexed by group."""
+        parts = by_kind(summary(self.costs, LEVEL, self.metric))
+        return {kind: part.set_index("group") for kind, part in parts.items()}
 
     @cached_property
     def overview(self) -> tuple[Overview, ...]:
         """Rows of the summary table, one per kind of run."""
-        setup = self.setup
-        gaps = by_kind(equal_cost(self.costs, setup.gap_tolerance, setup.level, self.metric, setup.baseline))
-        return tuple(self._overview(kind, gaps[kind].iloc[0]) for kind in self.kinds)
+        verdicts = by_kind(self.comparison.verdicts())
+        return tuple(self._overview(kind, verdicts[kind].iloc[0]) for kind in self.kinds)
 
     @property
     def best(self) -> pd.DataFrame:
         """Results of the best model without privacy; empty where no models were tried."""
-        baselines = self.comparison.baselines
-        return baselines if baselines.empty else baselines[baselines["best"]]
+        references = self.comparison.references
+        return references if references.empty else references[references["best"]]
+
+    @property
+    def best_label(self) -> str:
+        """Name of the best model without privacy, such as "boosted trees"."""
+        first = self.best.iloc[0]
+        return Kind(first["method"], first["baseline"]).label
 
     @property
     def has_model_cost(self) -> bool:
-        """True where the best model without privacy is another one than some baseline."""
-        return not self.best.empty and (len(self.baseline_kinds) > 1 or not self.best["chosen"].all())
+        """True where the best model without privacy is another one than some reference."""
+        return not self.best.empty and (len(self.reference_kinds) > 1 or not self.best["chosen"].all())
 
     def best_interval(self, group: str) -> Interval:
         """Interval over seeds of the metric of the best model without privacy."""
         values = self.best.loc[self.best["group"] == group, self.metric.name]
-        return Interval(*mean_interval(values.dropna(), self.setup.level, self.metric.range))
-
-    @cached_property
-    def judged(self) -> dict[str, Judgement]:
-        """Judgement of each baseline, by its setting."""
-        return {each.baseline: each for each in self.comparison.judgements}
+        return Interval(*mean_interval(values.dropna(), LEVEL, self.metric.range))
 
     @cached_property
     def judgements(self) -> dict[Kind, Judgement]:
-        """Judgement of the baseline that each kind of run is measured against."""
+        """Judgement of the reference that each kind of run is measured against."""
         names = by_kind(self.costs.assign(baseline=baseline_names(self.costs)))
-        return {kind: self.judged[part["baseline"].iloc[0]] for kind, part in names.items()}
+        return {kind: self.comparison.judgements[part["baseline"].iloc[0]] for kind, part in names.items()}
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """All kinds of run, the baseline first."""
+        """All kinds of run, the reference first."""
         return tuple(self.by_group)
 
     @property
-    def baseline_kinds(self) -> tuple[Kind, ...]:
-        """Kinds of run of the baseline."""
-        return tuple(kind for kind in self.by_group if kind.method == self.setup.baseline)
+    def reference_kinds(self) -> tuple[Kind, ...]:
+        """Kinds of run of the reference."""
+        return tuple(kind for kind in self.by_group if kind.method == BASELINE)
+
+    @property
+    def private_kinds(self) -> tuple[Kind, ...]:
+        """Kinds of run other than the reference."""
+        return tuple(kind for kind in self.by_group if kind.method != BASELINE)
 
     def kinds_of(self, column: str) -> tuple[Kind, ...]:
         """Kinds of run that have a column: of costs those that can lose, of others all."""
         if column == "model_cost":
-            return self.baseline_kinds
+            return self.reference_kinds
         own = (*COSTS, *TOTAL_COSTS, EPSILON_OF_GROUP)
         return self.private_kinds if column in own else self.kinds
 
-    @property
-    def private_kinds(self) -> tuple[Kind, ...]:
-        """Kinds of run other than the baseline."""
-        return tuple(kind for kind in self.by_group if kind.method != self.setup.baseline)
-
     def sizes(self) -> dict[str, int]:
         """Training examples of each group, and of all."""
-        data = self.setup.data
-        return {**dict(zip(data.group_names, data.train_group_sizes, strict=True)), ALL: data.num_train}
+        setup = self.setup
+        sizes = zip(setup.group_names, setup.train_group_sizes, strict=True)
+        return {**dict(sizes), ALL: setup.num_train}
 
-    def interval(self, kind: Kind, group: str, metric: str) -> Interval:
+    def interval(self, kind: Kind, group: str, column: str) -> Interval:
         """Interval over seeds, one of `equidp.evaluation.costs.ranges`."""
-        return interval_of(self.by_group[kind].loc[group], metric)
+        return interval_of(self.by_group[kind].loc[group], column)
 
-    def _overview(self, kind: Kind, gap: pd.Series) -> Overview:
+    def _overview(self, kind: Kind, verdict: pd.Series) -> Overview:
         part = self.by_group[kind]
         overall, costs = part.loc[ALL], part["privacy_cost_mean"].drop(ALL)
         row = Overview(
-            kind, overall["epsilon"], overall[f"{self.metric.name}_mean"], informative=gap["informative"]
+            kind, overall["epsilon"], overall[f"{self.metric.name}_mean"], informative=verdict["informative"]
         )
-        if kind.method == self.setup.baseline:
+        if kind.method == BASELINE:
             return row
         return row._replace(
             cost=overall["privacy_cost_mean"],
             worst_group="" if costs.isna().all() else str(costs.idxmax()),
             worst_cost=costs.max(),
-            gap=interval_of(gap, "gap"),
-            verdict=gap["verdict"],
+            gap=interval_of(verdict, "gap"),
+            verdict=verdict["verdict"],
         )
+
+
+def interval_of(row: pd.Series, name: str) -> Interval:
+    """Return the mean and the ends of a column, of a row of `equidp.evaluation.costs.summary`."""
+    return Interval(*(row[f"{name}_{end}"] for end in ("mean", "low", "high")))
 
 
 @lru_cache(maxsize=1)
@@ -231,7 +225,3 @@ def by_kind(rows: pd.DataFrame) -> dict[Kind, pd.DataFrame]:
     if rows.empty:
         return {}
     return {Kind(*key): part for key, part in rows.groupby(["method", "setting"], sort=False)}
-
-
-def _index_by_group(rows: pd.DataFrame) -> dict[Kind, pd.DataFrame]:
-    return {kind: part.set_index("group") for kind, part in by_kind(rows).items()}

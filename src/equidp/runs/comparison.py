@@ -7,20 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from equidp.advice.chosen_plan import RECOMMENDED
-from equidp.comparison.cells import Progress
-from equidp.comparison.compare import run_comparison
-from equidp.comparison.plan import DEFAULT_METHODS, ComparisonPlan, Search
+from equidp._validate import check_whole
+from equidp.comparison.cells import ExampleEpsilons
+from equidp.comparison.compare import run_comparison, source_named
+from equidp.comparison.plan import DEFAULT_METHODS, ComparisonPlan
 from equidp.comparison.result import Comparison
-from equidp.comparison.sweep import Sweep
-from equidp.comparison.tune import TuningPlan
 from equidp.data import DataSource
-from equidp.diagnostics import Diagnostics
 from equidp.engines import NAMES
 from equidp.errors import SettingError
-from equidp.evaluation.metrics import Metric
 from equidp.policies.methods import MethodLike
-from equidp.runs.releases import take_releases
+from equidp.runs.releases import IndividualRelease, take_releases
 from equidp.runs.run_file import LISTED_IN, RunFile, fields_of, load_methods
 from equidp.training.option import one_of
 from equidp.training.plan import Plan, check_option_names
@@ -32,77 +28,62 @@ _OF_ONE_RUN = {"method", "seed", "ledger", "ledger_epsilon", "ledger_delta", "ch
 
 def compare(
     data: str | os.PathLike[str] | DataSource | None = None,
-    *,
     methods: Sequence[MethodLike] = DEFAULT_METHODS,
-    seeds: int | Sequence[int] = 5,
+    *,
     epsilon: float | Sequence[float] = (),
-    metric: str | Metric | None = None,
-    plan: Plan | None = None,
-    sweep: Sweep | None = None,
+    seeds: int | Sequence[int] = 5,
+    tune: int | None = None,
+    plan: Plan | str | None = None,
+    changes: Sequence[Mapping[str, Any]] = (),
     against: str | None = None,
-    baseline: Search = "best",
-    tune: int | TuningPlan | None = None,
     gap_tolerance: float = 0.05,
-    level: float = 0.95,
-    diagnose: bool | Diagnostics = False,
     callbacks: Sequence[Watch] = (),
-    config: str | os.PathLike[str] | None = None,
-    columns: Mapping[str, Any] | None = None,
     directory: str | os.PathLike[str] = "equidp-runs",
-    fresh: bool = False,
     jobs: int | None = None,
     device: str = "cpu",
-    on_progress: Progress | None = None,
     **options: Any,
 ) -> Comparison:
     """Train one model several ways, private and not, and measure what privacy cost each group.
 
     Runs of one seed share the split, the initial weights and the sampled batches. Samples and noise come from
-    seeds: this is for choosing a method, and the models are not for release.
+    seeds: this is for choosing a method, and the models are not for release. Each finished run is logged to
+    "equidp.comparison" and kept, so that the same call goes on where it was stopped.
+
+    Costs are against a reference, plain SGD of the same model and inputs: tuned as one of the methods, or
+    trained by the plan where settings are published; else at several multiples of the plan's learning rate on
+    the first seed, and at the best one on all. Boosted trees read a table too, so that costs have two parts:
+    of the model, and of privacy.
 
     Args:
         data: a name from `equidp.data.SOURCES`, a path to a table, or your own source, also by import path;
             None: that of `config`, or "digits".
         methods: names from `equidp.METHODS`, import paths such as "my_module:MyPolicy", and your own
-            policies; plain SGD is always among them, as the baseline. "auto" is the recommended method. Where
-            `settings` or `plan` give the others other settings, "auto" is a method of its own by the
-            recommended ones, at each epsilon; without any, at the epsilon that DP-SGD spends by the plan.
-        seeds: how many seeds (0, 1, ...), or which.
+            policies. "auto" is the recommended method. Where `plan` gives the others other settings than the
+            recommended ones, "auto" is a method of its own by these.
         epsilon: targets, one or several; noise is calibrated to each of them; none: the plan's noise
             multiplier, or epsilon 3 where settings are recommended and no noise multiplier is given.
-        metric: of cost, gap, tolerance and tests (`equidp.evaluation.metrics.metric_named`); None: accuracy.
-            Every run keeps its predictions on the test set, so another metric or decision trains nothing
-            again.
-        plan: how to train, in place of `settings`.
-        sweep: settings of the plan and of methods, by name -> values to compare; several settings: every
-            combination. The baseline is trained by each combination of those that it has, too.
-        against: name of a private method among `methods`, with which each other one is compared seed by seed
-            (`Comparison.differences`); None: no such table.
-        baseline: "best": plain SGD is tried at several multiples of the learning rate, by each combination
-            of shared settings, and for each model and features that private runs have, on the first seed; a
-            private run is measured against the best of its own model, which is trained on all seeds. Boosted
-            trees read a table too, so that costs have two parts: of the model, and of privacy. "plan": the
-            only baseline is plain SGD by the plan, as in published results.
+        seeds: how many seeds (0, 1, ...), or which.
         tune: how many settings of each method are tried: the plan's own, and random ones, of which methods
             share the same multiples. Each is chosen on a part held out of training, on other seeds than
             `seeds`, by the loss of the group that loses most (`equidp.comparison.tune`). None: all methods
             train by the plan.
+        plan: how to train: a `Plan`, "recommended" or "published"; None: [training] of `config`, or
+            recommended.
+        changes: settings of the plan and of methods to compare: each of these changes is trained by all
+            methods that have such settings, such as [{"clipping_bound": 0.5}, {"clipping_bound": 1.0}].
+        against: name of a private method among `methods`, with which each other one is compared seed by seed
+            (`Comparison.differences`); None: no such table.
         gap_tolerance: largest gap in privacy cost that counts as equal (Xu et al.: 0.05).
-        level: of the confidence intervals.
-        diagnose: find out where the disparity of the private runs comes from; a `Diagnostics` says when.
-        callbacks: what each run records beside its results, as tables of the comparison.
-        config: run.toml, the file of all options; those that are given here are over it.
-        columns: what cells of a column mean, by name: fields of `Column`, such as {"kind": "text"}.
+        callbacks: what each run records, as `Comparison.tables`; `Diagnostics()` finds out where the
+            disparity comes from.
         directory: finished runs are kept here, and taken from here if data, settings and code are the same.
-        fresh: train again the runs that are kept in `directory`.
         jobs: processes; None: one per core, or the number from `joblib.parallel_config`, whose backend may
             also be a cluster.
         device: where to train: "cpu", "cuda", "cuda:1", "mps"; or "auto", the first of cuda, mps and cpu that
             is there. Stored runs of another device are taken: results differ by rounding alone.
-        on_progress: called with (steps done, steps in all) of the runs that train together, after each of
-            them: of each stage of tuning, of the baselines' candidates, and of the rest.
-        options: fields of run.toml: of [table], such as target and group; of [privacy], such as
-            preprocessing and individual; of [training], such as settings, epochs, class_weight and threshold.
+        options: config, the path of a run.toml; and its fields, which are over the file: of [table], such as
+            target, group and columns; of [privacy], such as preprocessing; of [training], such as metric (a
+            name or a `Metric`), epochs, class_weight and threshold.
 
     Raises:
         SettingError, DataError, ModelError: before anything is trained.
@@ -114,81 +95,89 @@ def compare(
         >>> sorted(comparison.costs()["method"].unique())
         ['dpsgd', 'sgd']
     """
-    load_methods(methods)
+    if jobs is not None:
+        check_whole(1, jobs=jobs)
+    if not isinstance(methods, str):
+        load_methods(methods)
     known = {name for section in ("table", "privacy", "training") for name in fields_of(section)}
-    check_option_names(options, known - _OF_ONE_RUN, LISTED_IN)
-    run = RunFile.of(config, {**options, **({} if columns is None else {"columns": columns})})
-    asked = comparison_plan(
-        run,
+    check_option_names(options, {*known, "config", "columns"} - _OF_ONE_RUN, LISTED_IN)
+    config = options.pop("config", None)
+    asked, source = comparison_of(
+        RunFile.of(config, options),
+        data,
         epsilons=(epsilon,) if isinstance(epsilon, int | float) else tuple(epsilon),
-        diagnosis=Diagnostics() if diagnose is True else diagnose or None,
-        callbacks=tuple(callbacks),
         methods=methods,
         seeds=seeds,
-        metric=metric,
-        plan=plan,
-        sweep=sweep or {},
-        against=against,
-        baseline=baseline,
         tune=tune,
+        plan=plan,
+        changes=changes,
+        against=against,
         gap_tolerance=gap_tolerance,
-        level=level,
+        callbacks=tuple(callbacks),
     )
-    return run_comparison(
-        _source(run, data),
-        asked,
-        directory=directory,
-        fresh=fresh,
-        jobs=jobs,
-        device=device,
-        on_progress=on_progress,
-    )
+    return run_comparison(source, asked, directory=directory, jobs=jobs, device=device)
 
 
-def comparison_plan(
-    run: RunFile, *, epsilons: Sequence[float] = (), metric: str | Metric | None = None, **compared: Any
-) -> ComparisonPlan:
-    """Return the plan of a comparison.
+def comparison_of(
+    run: RunFile,
+    data: str | os.PathLike[str] | DataSource | None,
+    *,
+    epsilons: tuple[float, ...] = (),
+    plan: Plan | str | None = None,
+    **compared: Any,
+) -> tuple[ComparisonPlan, DataSource]:
+    """Return the plan of a comparison and the source of its data.
 
     Args:
         run: options of its runs.
+        data: as in `compare`.
         epsilons: targets; none: that of the options.
-        metric: of costs; None: that of the options.
+        plan: as in `compare`.
         compared: other fields of the plan that options of runs do not give.
 
     Raises:
         SettingError: an option that no comparison can have.
     """
-    given, decision = run.options, run.decision
-    if (risk := given.pop("risk", None)) is not None:
+    options, decision = run.options, run.decision
+    settings = run.training.get("settings")
+    if isinstance(plan, Plan) and settings is not None:
+        raise SettingError(f"settings={settings!r} beside a plan; give one of the two.", field="settings")
+    if (risk := options.pop("risk", None)) is not None:
         raise SettingError(f"risk={risk}: a comparison is at targets of epsilon; give these.", field="risk")
-    target = given.pop("epsilon", None)
-    releases = take_releases(given, base_rate_threshold=decision.at_counted_rate)
-    engine = given.pop("engine", "auto")
-    one_of(NAMES)("engine", engine)
-    given.pop("checkpoint_seconds", None)  # of one run
-    known = {each.name for each in fields(ComparisonPlan)}
+    if (cost := options.get("release_epsilon")) is not None:
+        raise SettingError(
+            f"release_epsilon={cost}: a comparison releases nothing of single examples; leave it out.",
+            field="release_epsilon",
+        )
+    target = options.pop("epsilon", None)
     of_releases: dict[str, Any] = {}
-    for release in releases:
+    for release in take_releases(options, base_rate_threshold=decision.at_counted_rate):
+        if isinstance(release, IndividualRelease):  # recorded and not released, as models are not either
+            compared["callbacks"] = (*compared.get("callbacks", ()), ExampleEpsilons())
+            continue
         settings = asdict(release)  # type: ignore[call-overload]
-        if not known.issuperset(settings):
+        if not settings.keys() <= {each.name for each in fields(ComparisonPlan)}:
             raise SettingError(
                 f"a comparison does not release {release.name}; leave it out.", field="releases"
             )
         of_releases |= settings
-    return ComparisonPlan(
+    engine = options.pop("engine", "auto")
+    one_of(NAMES)("engine", engine)
+    options.pop("checkpoint_seconds", None)  # of one run
+    asked = ComparisonPlan(
         epsilons=epsilons or (() if target is None else (target,)),
-        metric=metric or run.training.get("metric", "accuracy"),
-        settings=run.training.get("settings", RECOMMENDED),
-        changes=given,
+        plan=plan or settings or ComparisonPlan.plan,
+        metric=run.training.get("metric", ComparisonPlan.metric),
+        options=options,
         decision=decision.decision_to_train(),
         engine=engine,
         **of_releases,
         **compared,
     )
+    return asked, _source(run, data)
 
 
-def _source(run: RunFile, data: str | os.PathLike[str] | DataSource | None) -> str | DataSource:
+def _source(run: RunFile, data: str | os.PathLike[str] | DataSource | None) -> DataSource:
     """Return the source of the data: an object as it is, or what the options say of a name or a file."""
     if data is None or isinstance(data, str | os.PathLike):
         return run.run_data(data or run.table.get("data") or "digits").source()
@@ -197,4 +186,4 @@ def _source(run: RunFile, data: str | os.PathLike[str] | DataSource | None) -> s
             f"{given[0]} is for a file, and data is a {type(data).__name__}; leave it out.",
             field=given[0],
         )
-    return data
+    return source_named(data)

@@ -24,4 +24,4 @@ PLOTS = {
         trade_off,
     ),
 }
-"""Plots of every report, by the name that `equidp.plot` takes."""
+"""Plots of every report, by the name that `Comparison.plot` takes."""

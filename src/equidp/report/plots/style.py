@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from equidp._extras import require_extra
-from equidp.comparison.sweep import Kind
+from equidp.comparison.plan import Kind
 from equidp.display import Interval
 from equidp.policies.table import BASELINE, METHODS
 from equidp.report.document import Drawn
@@ -59,7 +59,7 @@ SETTING_MARKERS = "os^DvPX<>*"
 def kind_looks(summary: Summary) -> dict[Kind, Look]:
     """Look of each kind of run: its method's colour; several settings, or baselines, have a marker each."""
     methods = method_looks(kind.method for kind in summary.kinds)
-    parts = summary.private_kinds, summary.baseline_kinds
+    parts = summary.private_kinds, summary.reference_kinds
     settings = dict.fromkeys(kind.setting for part in parts for kind in part)
     markers = dict(zip(settings, cycle(SETTING_MARKERS), strict=False))
     looks = {kind: methods[kind.method] for kind in summary.kinds}

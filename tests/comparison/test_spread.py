@@ -1,0 +1,74 @@
+"""Calls are spread over the processes or the backend that the user chose; what finished is kept."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import joblib
+import pytest
+from joblib.parallel import BACKENDS, ThreadingBackend, register_parallel_backend
+
+import equidp
+from comparison.test_compare import PLAN, Toy
+from equidp.comparison import cells
+from equidp.comparison.cells import Cell, spread
+from equidp.errors import SettingError
+from support.errors import raises_field
+
+
+def square(number, threads):
+    return number * number, threads
+
+
+def test_every_call_is_made_once_on_the_backend_of_the_user():
+    """Backends such as Dask's may give results all at once, so they get the calls in several parts."""
+    for generators in (True, False):
+
+        class Backend(ThreadingBackend):
+            supports_return_generator = generators
+
+        register_parallel_backend("own", Backend)
+        try:
+            with joblib.parallel_config(backend="own", n_jobs=2):
+                found = list(spread(square, [(each,) for each in range(20)]))
+        finally:
+            del BACKENDS["own"]
+        assert sorted(found) == [(number**2, None) for number in range(20)]
+    assert list(spread(square, [], 3)) == []
+
+
+class Deadly(Cell):
+    """A run whose process dies, once the other runs are kept."""
+
+    def train(self, data):
+        if (folder := Path(os.environ["DEADLY"])).exists():
+            while len(list(folder.iterdir())) < 3:
+                pass
+            os._exit(9)
+        return super().train(data)
+
+
+@pytest.mark.soak
+def test_of_four_workers_one_is_killed_and_what_finished_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("DEADLY", str(tmp_path / "runs"))
+    resolved = PLAN.with_usual_noise().resolve(160)
+    runs = [Cell(Toy(), resolved, seed) for seed in range(3)]
+    with raises_field(SettingError, "jobs", "start the same again"):
+        cells.run_cells([*runs, Deadly(Toy(), resolved, 3)], tmp_path / "runs", 4)
+    assert all(cells.CellResult.kept(cells.Store(tmp_path / "runs"), each.key) for each in runs)
+
+
+@pytest.mark.soak
+def test_a_comparison_on_a_cluster_has_the_results_of_one_without(tmp_path):
+    distributed = pytest.importorskip("distributed")
+    plan = equidp.Plan(batch_size=300, epochs=1)
+    asked = {"methods": ["dpsgd"], "seeds": 2, "plan": plan}
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
+        distributed.Client(cluster),
+        joblib.parallel_config("dask"),
+    ):
+        there = equidp.compare(**asked, directory=tmp_path / "there")
+    here = equidp.compare(**asked, directory=tmp_path / "here", jobs=2)
+    assert there.results.equals(here.results)
