@@ -22,7 +22,7 @@ from equidp.tables.checks import refuse, refuse_missing
 from equidp.tables.columns import Columns, read_table
 from equidp.tables.encode import TableEncoder
 from equidp.tables.findings import Level
-from equidp.tables.parse import MISSING_NUMBERS
+from equidp.tables.parse import LARGEST_NUMBER, MISSING_NUMBERS
 from equidp.tables.read import names_of
 from equidp.tables.recipe import Recipe
 
@@ -151,6 +151,11 @@ def _complete_inputs(read: Columns, encoder: TableEncoder) -> None:
                 f"column {name!r} holds texts{read.first_text_phrase(name)}, where the training data had "
                 "numbers; write them with the marks of the training data, and leave cells without a number "
                 "empty."
+            )
+        elif column.numeric and (beyond := int((table[name].abs() > LARGEST_NUMBER).sum())):
+            raise DataError(
+                f"column {name!r} holds numbers beyond {LARGEST_NUMBER:g} in {beyond:,} of {len(table):,} "
+                "rows; fix them, or leave those cells empty."
             )
         elif not column.numeric:
             texts = pd.Series(list(table[name].cat.categories), dtype=object)
