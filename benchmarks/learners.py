@@ -96,19 +96,13 @@ class Equidp(Learner):
             return run.predict(paths[1], lacking=list(task.levels))["p(1)"].to_numpy()
 
 
-class EquidpWithoutRanges(Equidp):
-    """The same by edges from released counts alone."""
-
-    name = "equidp, no ranges"
-
-    def columns(self, task: Task) -> dict[str, dict[str, Any]]:
-        return {name: each for name, each in super().columns(task).items() if name in task.levels}
-
-
-class EquidpExact(EquidpWithoutRanges):
+class EquidpExact(Equidp):
     """By its defaults: edges and categories are those of the rows, which epsilon does not cover."""
 
     name, options = "equidp, edges not covered", {}
+
+    def columns(self, task: Task) -> dict[str, dict[str, Any]]:
+        return {name: each for name, each in super().columns(task).items() if name in task.levels}
 
 
 class DPEBM(Learner):

@@ -84,7 +84,7 @@ def _jitted(asked: dict[str, Any], *, private: bool) -> Update:
     draw = np.random.default_rng(0)
     channels, *sides = asked["shape"]
     size = [1, *sides, channels]
-    parameters = []
+    parameters: list[Any] = []
     for kind in LAYERS[asked["model"]]:
         if isinstance(kind, str) and kind in functions:
             parameters.append(())
@@ -116,21 +116,21 @@ def _jitted(asked: dict[str, Any], *, private: bool) -> Update:
         noisy = [each + jax.random.normal(k, each.shape) for each, k in zip(sums, keys, strict=True)]
         return jax.tree.unflatten(tree, [each / asked["batch_size"] for each in noisy])
 
-    @jax.jit
     def update(parameters: Any, key: Any, x: Any, y: Any, padding: Any) -> Any:
         key, own = jax.random.split(key)
         gradients = gradient(parameters, x, y, padding, own)
         return jax.tree.map(lambda p, g: p - LEARNING_RATE * g, parameters, gradients), key
 
-    state = [parameters, jax.random.key(0)]
+    state, compiled = [parameters, jax.random.key(0)], jax.jit(update)
 
     def step(inputs: np.ndarray, targets: np.ndarray) -> Arrays:
         more = -len(inputs) % MULTIPLE
         padding = np.arange(len(inputs) + more) >= len(inputs)
         x = np.concatenate([inputs, np.zeros((more, *inputs.shape[1:]), inputs.dtype)])
         y = np.concatenate([targets, np.zeros(more, targets.dtype)])
-        state[:] = update(*state, x, y, padding)
-        return jax.tree.leaves(state[0])
+        state[:] = compiled(*state, x, y, padding)
+        leaves: Arrays = jax.tree.leaves(state[0])
+        return leaves
 
     return step
 

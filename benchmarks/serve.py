@@ -19,8 +19,8 @@ import numpy as np
 
 RATE = 1 / 8
 """Chance of a row to be in a sample."""
-WARM_UP = 20
-"""Steps that are not timed: they compile, for sizes of samples too."""
+WARM_UP, WARM_UP_SECONDS = 20, 10
+"""Steps that are not timed, as they compile, for sizes of samples too; fewer where they take longer."""
 
 
 class Sample(NamedTuple):
@@ -43,13 +43,15 @@ class Draws:
     """
 
     def __init__(self, shape: list[int], words: int | None, classes: int, batch_size: int) -> None:
-        self._random = np.random.default_rng(0)
-        n = round(batch_size / RATE)
-        draw = self._random
+        draw, n = np.random.default_rng(0), round(batch_size / RATE)
         inputs = (
             draw.integers(1, words, (n, *shape)) if words else draw.standard_normal((n, *shape), np.float32)
         )
         self.rows = Sample(inputs, draw.integers(0, classes, n), draw.integers(0, 2, n), np.arange(n))
+        self.begin(seed=1)
+
+    def begin(self, seed: int) -> None:
+        self._random = np.random.default_rng(seed)
 
     def next(self) -> Sample:
         chosen = self._random.random(len(self.rows.indices)) < RATE
@@ -62,12 +64,16 @@ def make(module: Any, asked: dict[str, Any]) -> tuple[Any, Draws, dict[str, Any]
     began = time.perf_counter()
     try:
         contender = module.Stepper(asked, draws.rows)
-        for _ in range(WARM_UP):
+        steps = 0
+        while steps < 2 or (steps < WARM_UP and time.perf_counter() - began < WARM_UP_SECONDS):
             contender.take([contender.ready(draws.next())])
+            steps += 1
     except Exception as error:
         return None, draws, {"refused": f"{type(error).__name__}: {str(error).splitlines()[0][:140]}"}
-    seconds = time.perf_counter() - began
-    return contender, draws, {"seconds": seconds, "bytes": contender.peak_bytes(draws.next())}
+    answer = {"steps": steps, "seconds": time.perf_counter() - began}
+    answer["bytes"] = contender.peak_bytes(draws.next())
+    draws.begin(seed=2)  # the same samples for all, whatever they took before
+    return contender, draws, answer
 
 
 def main() -> None:
@@ -79,6 +85,7 @@ def main() -> None:
     module = importlib.import_module(name)
     contender: Any = None
     draws: Any = None
+    answer: Any
     for line in sys.stdin:
         asked = json.loads(line)
         if isinstance(asked, dict):

@@ -70,6 +70,12 @@ def test_more_noise_is_less_risk_and_rates_obey_their_order(rate, sigma, steps, 
         assert one <= other * 1.001
 
 
+@pytest.mark.soak
+def test_rows_of_one_person_that_are_always_drawn_are_one_of_their_sensitivity():
+    found, expected = Risk.of([(Event(1.0, 6.0), 4)], rows=3), Risk.of([(Event(1.0, 2.0), 4)])
+    assert found.values_by_name() == pytest.approx(expected.values_by_name(), rel=1e-3)
+
+
 def test_nothing_is_no_risk_and_no_noise_every_risk():
     assert Risk.of([]) == Risk((0.001, 0.01), (0.001, 0.01), 0.0)
     assert Risk.of([(Event(0.1, 0.0), 1)]) == Risk((0.001, 0.01), (1.0, 1.0), 1.0)

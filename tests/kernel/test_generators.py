@@ -85,15 +85,21 @@ def twister(state: Tensor) -> np.ndarray:
     return words
 
 
-def test_the_whole_state_is_the_systems():
-    """A seed of 32 bits could be tried through: all 624 words must differ from those that a seed gives."""
-    words = []
-    for _ in range(2):
-        with from_the_system(CPU):
-            words.append(twister(torch.get_rng_state()))
-    assert (words[0] < 2**32).all()
-    assert len(set(words[0].tolist())) > 620
-    assert (words[0] != words[1]).mean() > 0.99
+def inside() -> Tensor:
+    with from_the_system(CPU):
+        return torch.get_rng_state()
+
+
+@pytest.mark.parametrize("state", [inside, lambda: generator_from_the_system().get_state()])
+def test_the_whole_state_is_the_systems(state):
+    """A seed of 32 bits could be tried through: all 624 words must differ from those that a seed gives, which
+    is the first of them."""
+    words, others = (twister(state()) for _ in range(2))
+    seeded = twister(torch.Generator().manual_seed(int(words[0])).get_state())
+    assert (words < 2**32).all()
+    assert len(set(words.tolist())) > 620
+    assert (words != others).mean() > 0.99
+    assert (words != seeded).mean() > 0.99
 
 
 SOURCES = {
@@ -128,10 +134,7 @@ def test_each_global_generator_is_the_systems_inside_and_the_callers_after(name)
     assert len({tuple(each) for each in (*inside, *expected)}) == 8
 
 
-def test_a_generator_of_the_system_has_more_than_a_seed_of_32_bits():
-    first, again = (twister(generator_from_the_system().get_state()) for _ in range(2))
-    assert (first != again).mean() > 0.99
-    torch.manual_seed(0)
+def test_generators_of_the_system_draw_afresh_and_leave_the_callers():
     before = torch.get_rng_state()
     drawn = [torch.rand(3, generator=SystemRandomness().generator()) for _ in range(2)]
     assert not torch.equal(*drawn)

@@ -25,7 +25,7 @@ from equidp.kernel.sampling import PoissonSampler
 from equidp.kernel.step import PrivateStep
 from equidp.ledger.ledger import Ledger
 from equidp.ledger.renyi import renyi_epsilon
-from equidp.policies import DPSGD
+from equidp.policies import DPSGD, SGD
 from equidp.runs.folder import number_columns
 from support.errors import raises_field
 from support.given_gradients import GivenGradients, run_over
@@ -289,6 +289,13 @@ def test_rows_and_weights_of_a_policy_that_ignores_bounds_are_within_the_group_s
     norms = torch.linalg.vector_norm(rows[0], dim=1)
     assert norms.tolist() == pytest.approx([0.125, 0.0, 0.125])
     assert (norms <= torch.tensor([0.125, 0.0, 0.125]) * (1 + ROUNDING)).all()
+
+
+def test_shares_that_the_data_or_the_method_has_not_are_refused():
+    with raises_field(SettingError, "shares"):
+        make_step(DPSGD(), SHARED, groups=3)
+    with raises_field(SettingError, "bound_shares"):
+        make_step(SGD(), Event(0.5, 0.0, shares=SHARED.shares))
 
 
 def test_a_run_draws_by_the_labels_it_is_given():

@@ -67,6 +67,14 @@ def test_a_device_makes_words_where_that_is_faster_and_exact(monkeypatch, count,
     assert makes_words(torch.device("meta"), count) is expected
 
 
+def test_one_compiled_kernel_makes_every_number_of_words():
+    """Triton would compile another for numbers that 16 divides, which `is_exact` does not compare."""
+    pytest.importorskip("triton", reason="Triton is for Linux alone")
+    from equidp.kernel.fused_keystream import _fill
+
+    assert [each.name for each in _fill.params if each.do_not_specialize] == ["blocks"]
+
+
 _FUSED = """
 import sys
 import torch

@@ -97,6 +97,12 @@ def test_a_sensitivity_is_one_that_weights_can_be_capped_by(bound, expected):
     assert checked_sensitivity(Given(bound), NoState(), 1.0) == expected
 
 
+@pytest.mark.parametrize("bound", [1.1e30, float("inf"), float("nan"), 0.0, -1.0])
+def test_a_sensitivity_that_noise_cannot_be_scaled_to_is_refused(bound):
+    with raises_field(PolicyError, "sensitivity"):
+        checked_sensitivity(Given(bound), NoState(), 1.0)
+
+
 def test_copies_of_a_state_are_its_own_and_have_no_graph():
     state = Largest(torch.ones(2, requires_grad=True))
     checked_state(DPSGD(), state)

@@ -3,10 +3,12 @@ beside a second process."""
 
 from __future__ import annotations
 
+import copy
 import errno
 import gc
 import json
 import os
+import pickle
 import resource
 import signal
 import subprocess
@@ -73,13 +75,14 @@ def forget(ledger) -> None:
 def test_what_was_spent_is_there_when_opened_again(tmp_path):
     path = tmp_path / "ledger"
     with Ledger(path) as ledger:
-        assert spend(ledger, 7, ahead=100) == 7
+        assert spend(ledger, 9, ahead=100) == 9  # of 15 that are paid
+        assert ledger.count("a", STEP) == 9
         ledger.charge("b", OTHER)
-        assert ledger.entries() == ((STEP, 7), (OTHER, 1))
+        assert ledger.entries() == ((STEP, 9), (OTHER, 1))
     with Ledger(path) as ledger:
         assert ledger.runs == ("a", "b")
-        assert (ledger.entries("a"), ledger.entries("b")) == (((STEP, 7),), ((OTHER, 1),))
-        assert (ledger.count("a", STEP), ledger.count("b", STEP), ledger.count("c", STEP)) == (7, 0, 0)
+        assert (ledger.entries("a"), ledger.entries("b")) == (((STEP, 9),), ((OTHER, 1),))
+        assert (ledger.count("a", STEP), ledger.count("b", STEP), ledger.count("c", STEP)) == (9, 0, 0)
 
 
 def test_every_step_is_on_disk_before_charge_returns(tmp_path, monkeypatch):
@@ -418,6 +421,13 @@ assert ledger._ahead.left
     done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)
     assert done.stderr == ""
     assert counts(path) == {Event(0.1, 1.0): 4}
+
+
+def test_a_copy_is_the_same_ledger_and_none_goes_to_another_process():
+    ledger = Ledger()
+    assert copy.deepcopy({"ledger": ledger})["ledger"] is ledger
+    with raises_field(BudgetError, "ledger"):
+        pickle.dumps(ledger)
 
 
 # -------------------------------------------------------------------------- facts, labels, runs, releases

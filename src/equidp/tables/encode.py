@@ -117,7 +117,7 @@ class Column(ABC):
 def _one_hot(places: Codes, width: int) -> Inputs:
     """Return 1 at each row's places, [n] or [n, blocks], and 0 elsewhere; a negative place is none."""
     inputs = np.zeros((len(places), width), dtype=np.float32)
-    for of_block in places.reshape(len(places), -1).T:
+    for of_block in np.atleast_2d(places.T):
         rows = np.flatnonzero(of_block >= 0)
         inputs[rows, of_block[rows]] = 1.0
     return inputs
