@@ -19,7 +19,7 @@ from support.command import equidp
 
 ROOT = Path(__file__).parents[1]
 SOAK = (pytest.mark.soak,)
-SLOW = ("compare(", "membership_inference(")
+SLOW = ("compare(",)
 SERVICES = ("tensorboard", "mlflow", "wandb", "lightning")
 """Packages that blocks may import and that an installation for tests need not have."""
 PAGES = [

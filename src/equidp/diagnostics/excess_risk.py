@@ -113,13 +113,8 @@ def direction_gap_bound(
 ) -> float:
     """Return a lower bound on R_dir_a - R_dir_b (Esipova et al., proof of Proposition 3).
 
-    It holds in every batch where both losses are convex. Takes numbers, or a pandas Series of batches.
-
-    Args:
-        first_order, other_first_order: of groups a and b, see `BatchRisk.direction_first_order`.
-        largest_eigenvalue, other_largest_eigenvalue: of H_a and H_b.
-        squared_clipped_norm: |c_B|^2.
-        learning_rate: eta.
+    It holds in every batch where both losses are convex. Takes numbers, or a pandas Series of batches:
+    `BatchRisk.direction_first_order` of both groups, and |c_B|^2.
     """
     curvature = (largest_eigenvalue + other_largest_eigenvalue) * squared_clipped_norm
     return first_order - other_first_order - learning_rate**2 / 2 * curvature
@@ -153,14 +148,8 @@ def norm_condition(
     clipping_bound: float,
     learning_rate: float,
 ) -> NormCondition:
-    """Tran et al. 2021, Theorem 3, for groups a and b.
-
-    Args:
-        norm, other_norm: |g_a| and |g_b|.
-        share, other_share: p_a and p_b, of the training data.
-        clipping_bound: C; for other policies than DP-SGD, the sensitivity.
-        learning_rate: eta.
-    """
+    """Tran et al. 2021, Theorem 3, for groups a and b: norms |g|, shares p of the training data, C (for other
+    policies than DP-SGD the sensitivity) and eta."""
     demand = 2.5 * clipping_bound + other_norm * (1 + other_share + other_share**2 / 2)
     return NormCondition(
         gap_bound=learning_rate * norm * (norm * (share - share**2 / 2) - demand),
@@ -196,9 +185,7 @@ def clipping_error(
     """Return the bounds for one group.
 
     Args:
-        norms: v_i, [n], of the group's examples.
-        weights: w_i that the policy gives them, [n].
-        sensitivity: C.
+        norms, weights, sensitivity: v_i and w_i, [n] each, and C.
         epsilon: of Laplace noise in one step; 1 / sigma for Gaussian noise.
         expected_count: b^k, the expected number of the group's examples in a batch.
     """
