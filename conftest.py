@@ -103,7 +103,7 @@ def real_data() -> Path:
 @pytest.fixture
 def no_plots(monkeypatch) -> None:
     """Leaves plots out of pages of comparisons, most of whose time they take."""
-    monkeypatch.setattr("equidp.report.comparison.draw_plots", lambda plots, summary: [])
+    monkeypatch.setattr("equidp.report.plots.style.draw_plots", lambda plots, summary: [])
 
 
 @pytest.fixture
