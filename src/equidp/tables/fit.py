@@ -37,6 +37,8 @@ _GRID: Floats = np.concatenate([-_POWERS[::-1], _POWERS])
 _ROUNDS = ((0.2, 4), (0.3, 1), (0.5, 0))
 """Rounds of counts of numbers: share of each, and into how many times `cells` parts its cells are divided."""
 _CELLS_TO_SCALE = 64
+_LONGEST_TAIL = 4.0
+"""Most mean lengths of a tail beyond the cells that stand out, in widths of the last of these."""
 _STANDS_OUT = 6
 """Deviations of the noise in one cell that an interval of several cells holds at least, in rows."""
 
@@ -202,13 +204,26 @@ def private_numbers(
 
 
 def _range_and_moments(edges: Floats, shares: Floats, least: float) -> tuple[float, float, float, float]:
-    """Return ends, mean and deviation of numbers by the shares of them below edges; `least` is as nothing."""
+    """Return ends, mean and deviation of numbers by the shares of them below edges.
+
+    A share of up to `least` beyond an end is clipped. A larger one, of counts that noise hides, is taken to
+    fall as an exponential tail does from the last cell, of which the range holds two mean lengths.
+    """
     if len(edges) < 2:  # of numbers near 10^18, or of noise alone
         edges, shares = np.array([edges[0], edges[0] + abs(edges[0])]), np.array([0.0, 1.0])
+    shares = shares.clip(0.0, 1.0)
     first = min(max(int(np.searchsorted(shares, least, side="right")) - 1, 0), len(edges) - 2)
     last = min(max(int(np.searchsorted(shares, 1 - least)), first + 1), len(edges) - 1)
-    edges = edges[first : last + 1]
-    parts = np.diff(np.concatenate([[0.0], shares[first + 1 : last].clip(0.0, 1.0), [1.0]]))
+    edges, parts = edges[first : last + 1], np.diff(shares[first : last + 1])
+    below, above = shares[first], 1 - shares[last]
+    for tail, end in ((below, 0), (above, -1)):
+        width = float(np.diff(edges)[end])
+        if tail > least:
+            reach = 2 * width * min(_LONGEST_TAIL, tail / max(parts[end], 1e-12))
+            edges = np.insert(edges, len(edges) if end else 0, edges[end] + (reach if end else -reach))
+            parts = np.insert(parts, len(parts) if end else 0, tail)
+        else:
+            parts[end] += tail
     middles, widths = (edges[1:] + edges[:-1]) / 2, np.diff(edges)
     mean = float(parts @ middles)
     deviation = math.sqrt(parts @ ((middles - mean) ** 2 + widths**2 / 12))
