@@ -164,6 +164,7 @@ def comparison_of(
     engine = options.pop("engine", "auto")
     one_of(NAMES)("engine", engine)
     options.pop("checkpoint_seconds", None)  # of one run
+    compared["changes"] = tuple(compared.get("changes", ()))
     asked = ComparisonPlan(
         epsilons=epsilons or (() if target is None else (target,)),
         plan=plan or settings or ComparisonPlan.plan,
