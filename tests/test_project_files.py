@@ -1,16 +1,12 @@
-"""Files around the code: workflows, forms, and the sentence that says what equidp is."""
+"""Files around the code: workflows, forms and hooks."""
 
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
-
-import equidp
-from equidp.cli.app import app
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / ".github").rglob("*.yml"))
@@ -42,12 +38,3 @@ def test_hooks_before_a_commit_run_each_linter_of_the_makefile():
     entries = [hook["entry"].removeprefix(".venv/bin/").replace(" --force-exclude", "") for hook in hooks]
     assert entries == linters
     assert "codespell" in linters
-
-
-def test_one_sentence_says_what_equidp_is():
-    sentence = "rain PyTorch models with differential privacy, and know what it costs each group"
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    pages = [(ROOT / name).read_text() for name in ("README.md", "docs/index.md")]
-    for text in (equidp.__doc__, project["description"], *pages):
-        assert sentence in text
-    assert "and know what it costs each group" in app.help

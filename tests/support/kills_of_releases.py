@@ -57,7 +57,6 @@ _LETTERS = {
     "class counts": "c",
     _LAST: "i",
 }
-_DIED = 77
 
 
 @dataclass
