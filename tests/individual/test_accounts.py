@@ -106,9 +106,10 @@ def test_no_example_has_a_larger_epsilon_than_the_run(name):
 
 
 @pytest.mark.soak
-def test_each_step_counts_under_the_state_it_was_taken_with():
+@pytest.mark.parametrize("interval", [1, 100])
+def test_each_step_counts_under_the_state_it_was_taken_with(interval):
     """The bound shrinks to a thousandth: shares of an earlier state would be far too small."""
-    trainer = watched(Shrinking())
+    trainer = watched(Shrinking(), equidp.Individual(interval, grid=0.1))
     run = trainer.fit()
     epsilons = trainer.individual_report(accountant="rdp").sensitive_epsilons
     assert np.median(epsilons) > 0.9 * run.epsilon(accountant="rdp")
@@ -329,6 +330,7 @@ def test_individual_clipping_holds_everyone_to_what_is_accounted(name, physical)
 
     def noted(indices, norms):
         shares = limits(indices, norms)
+        assert torch.equal(limits(indices.flip(0), norms.flip(0)).flip(0), shares)
         asked.append((indices.numpy(), shares.double().numpy()))
         return shares
 
