@@ -136,7 +136,7 @@ def test_people_with_several_rows_are_who_the_printed_command_protects(name, ids
     code, out, error = command(*asked, cwd=tmp_path)
     assert code == 0
     assert f'[table] person = "{name}", rows_per_person = 4' in " ".join(out.split())
-    assert "Epsilon is promised to each of them" in " ".join(out.split())
+    assert "Epsilon is promised to each of the 45 people" in " ".join(out.split())
     recipe = Recipe.read(tmp_path / "run.toml")
     assert (recipe.person, recipe.rows_per_person, recipe.drop) == (name, 4, ())
     assert f'person = "{name}"  # seems to name people' in (tmp_path / "run.toml").read_text()

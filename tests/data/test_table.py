@@ -290,7 +290,7 @@ def test_a_target_of_many_repeated_numbers_is_classes(save):
             lambda t: pd.concat([t] * 20, ignore_index=True).assign(job=lambda d: "id" + d.index.astype(str)),
             {},
             "column",
-            "'job' has 1,200 distinct texts",
+            "'job' holds 1,200 different texts",
         ),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -98,9 +97,8 @@ def _print(report: TableReport, out: Path | None) -> None:
 
 def _row(column: ColumnReport, report: TableReport) -> tuple[str, ...]:
     roles = [option for option in ("target", "group") if column.name in report.recipe.columns_of(option)]
-    holds = f"{column.kind}, {column.span}" if column.span else column.kind
     share = f"{100 * column.missing / max(1, report.rows):.1f}%" if column.missing else ""
-    return " ".join([column.name, *map("({})".format, roles)]), holds, share, f"{column.distinct:,}"
+    return " ".join([column.name, *map("({})".format, roles)]), column.kind, share, f"{column.distinct:,}"
 
 
 def _finding_lines(column: ColumnReport, width: int) -> list[str]:
@@ -143,22 +141,15 @@ def _sentences(report: TableReport) -> list[str]:
                     shares.append(f"without a value {100 * column.missing / report.rows:.1f}%")
                 rare = f", and {column.rare:,} of fewer than {RARE_ROWS} rows" if column.rare else ""
                 found.append(f"{kind} by {column.name}: {', '.join(shares) or 'none to name'}{rare}.")
-    if (persons := report.persons) is not None:
-        if persons.several:
+    for column in report.columns:
+        if column.name == report.recipe.person:
             found.append(
-                f"{persons.column} names {persons.count:,} people with {persons.rows_each:.1f} rows each on "
-                f"average; {100 * persons.several:.0f}% have several. Epsilon is promised to "
-                + (
-                    f"each of them, of whose rows at most {report.recipe.rows_per_person} are trained on."
-                    if report.recipe.person == persons.column
-                    else "a row; to promise it to a person, say who is who (--person "
-                    f"{shlex.quote(persons.column)} --rows-per-person {USUAL_ROWS_PER_PERSON})."
-                )
+                f"Epsilon is promised to each of the {column.distinct:,} people of {column.name}, of whose "
+                f"rows at most {report.recipe.rows_per_person} are trained on."
             )
-        else:
-            found.append(
-                f"{persons.column} is another in each row. Epsilon is promised to a row; where a person has "
-                "several, say which column names people (--person COLUMN --rows-per-person "
-                f"{USUAL_ROWS_PER_PERSON})."
-            )
+    if report.recipe.person is None:
+        found.append(
+            "Epsilon is promised to a row; where a person has several, say which column names people "
+            f"(--person COLUMN --rows-per-person {USUAL_ROWS_PER_PERSON})."
+        )
     return found

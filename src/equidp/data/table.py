@@ -19,7 +19,7 @@ from equidp.kernel.event import Event
 from equidp.kernel.noise import SeededRandomness
 from equidp.tables.checks import columns_beside_inputs, label_columns, problems_of, refuse
 from equidp.tables.columns import read_table
-from equidp.tables.copies import copies_sentences, find_copies
+from equidp.tables.copies import find_copies
 from equidp.tables.encode import TableEncoder
 from equidp.tables.findings import Level
 from equidp.tables.fit import fit_encoder
@@ -141,7 +141,7 @@ class TableSource:
     def _table(self) -> pd.DataFrame:
         """Return the checked columns of the file without dropped ones."""
         read = read_table(Path(self.path), self.recipe)
-        copies = copies_sentences(find_copies(read.table, self.recipe.person))
+        copies = [each.sentence() for each in find_copies(read.table, self.recipe.person)]
         for sentence in (*read.notes, *read.sentences(Level.DOUBT), *copies):
             warnings.warn(sentence, DataWarning, stacklevel=5)
         refuse(self.path, problems_of(read, self.recipe))

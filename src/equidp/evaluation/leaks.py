@@ -5,10 +5,13 @@ from __future__ import annotations
 import numpy as np
 from torch import nn
 
+from equidp._extras import require_extra
 from equidp.data.dataset import GroupedDataset
 from equidp.evaluation.predictions import Decision, Predictions, predict
 from equidp.tables.encode import TableEncoder
-from equidp.tables.signals import area
+
+with require_extra("tables"):
+    from sklearn.metrics import roc_auc_score
 
 RARELY_TRUE = 0.95
 """AUC above which a model of people is rarely honest."""
@@ -30,6 +33,6 @@ def find_carriers(model: nn.Module, encoder: TableEncoder, test: GroupedDataset)
         alone = mean.repeat(len(inputs), 1)
         alone[:, place] = inputs[:, place]
         predicted = Predictions.of(predict(model, alone), targets, test.class_names, Decision())
-        carriers.append((column.name, area(predicted.risks, predicted.hits == 1)))
+        carriers.append((column.name, float(roc_auc_score(predicted.hits, predicted.risks))))
         start += column.width
     return sorted(carriers, key=lambda each: -each[1])

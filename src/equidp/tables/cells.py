@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from contextlib import suppress
 from functools import partial
 
 import numpy as np
@@ -18,52 +17,39 @@ with require_extra("tables"):
     import pyarrow.compute as pc
 
 MISSING = "missing"
-MISSING_TEXTS = frozenset(
-    (
-        *("", "?", "NA", "N/A", "n/a", "<NA>", "#N/A", "#N/A N/A", "#NA", "NULL", "null", "None"),
-        *("NaN", "nan", "-NaN", "-nan", "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN"),
-    )
-)
-"""Texts that stand for a missing value in every column: pandas' own, and the "?" of census files."""
-MISSING_WORDS = frozenset((
-    "-", "--", ".", "..", "unknown", "unk", "unbekannt", "k.a.", "k. a.", "keine angabe", "missing",
-    "not available", "not applicable", "not known", "none", "nil", "nd", "n.d.", "tbd", "na", "n.a.",
-    "(null)", "(none)", "inconnu", "desconocido", "undefined", "void", "error", "#ref!", "#value!",
-    "#div/0!", "#div/0", "#name?", "#num!", "#null!", "#spill!", "#calc!", "#error!", "#wert!", "#bezug!",
-    "#zahl!", "#nv", "#valeur!", "err:502", "err:503", "err:508", "err:511", "err:522",
-    "00/00/0000", "00.00.0000", "00-00-0000", "0000-00-00", "0000/00/00", "00/00/00", "00.00.00",
+MISSING_TEXTS = frozenset((
+    "", "?", "NA", "N/A", "n/a", "<NA>", "#N/A", "#N/A N/A", "#NA", "NULL", "null", "None", "NaN", "nan",
+    "-NaN", "-nan", "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN",
 ))  # fmt: skip
-"""Words that, among numbers or dates, stand for a missing value; in small letters."""
+"""Texts that stand for a missing value in every column: pandas' own, and the "?" of census files."""
+MISSING_WORDS = (
+    r"-{1,2}|\.{1,2}|unk(nown)?|unbekannt|k\. ?a\.|keine angabe|missing|none|nil|n\.?[ad]\.?|undefined|tbd|"
+    r"error|not (available|applicable|known)|\((null|none)\)|(00|0000)[-/.]00[-/.](00|0000)|err:5\d\d|"
+    r"#(ref|value|div/0|name|num|null|spill|calc|error|wert|bezug|zahl|nv|valeur)[!?]?"
+)
+"""Words that, among numbers or dates, stand for a missing value, as a pattern of small letters."""
 DAY_ZERO = pd.Timestamp("2000-01-01")
 """Dates become days since this day."""
 LIKE_DATES = r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{4})([T ].*)?"
 LIKE_DURATIONS = r"-?\d+ days?( [+-]?\d{2}:\d{2}:\d{2}(\.\d+)?)?"
 """Durations in the form that pandas writes."""
-LIKE_SCIENTIFIC_OR_PLUS = r"\d+[eE]\d+|\+\d+"
-"""Texts that read as numbers, and may be identifiers: 3E2, +49."""
 INEXACT = 2.0**53
 """From here on, floats do not tell whole numbers apart."""
-_LONG = r"[+-]?\d{16,}(\.0*)?"
-_SHORT = 15
-"""Signs of a number that has a mantissa and a power of ten which floats hold exactly."""
 
-MINUS = "\u2212"
-_SIGNS = "$¢£¤¥֏؋৲৳૱௹฿៛₠₡₢₣₤₥₦₧₨₩₪₫€₭₮₯₰₱₲₳₴₵₶₷₸₹₺₻₼₽₾₿﷼﹩＄￠￡￥￦"
 _CURRENCY = (
-    rf"(?:[A-Z]{{0,3}}[{_SIGNS}]|[{_SIGNS}]|EUR|USD|GBP|CHF|JPY|CNY|CAD|AUD|NZD|SEK|NOK|DKK|PLN|CZK|HUF|RON|BGN|"
-    r"TRY|RUB|INR|BRL|MXN|ZAR|KRW|SGD|HKD|ILS|THB|Euro|euro|kr\.?|Kr\.?|zł|Kč|Ft|Fr\.?|Rs\.?|DM)"
+    r"(?:[A-Z]{0,3}[$¢£¤¥₩₪₫€₱₴₸₹₺₽₿]|EUR|USD|GBP|CHF|JPY|CNY|CAD|AUD|SEK|NOK|DKK|PLN|CZK|TRY|INR|BRL|Euro|euro|"
+    r"[Kk]r\.?|zł|Kč|Fr\.?|Rs\.?)"
 )
-_UNITS = (
-    r"(?:kg|mg|µg|μg|ug|g|lbs?|cm|mm|km|m|in|ft|ml|dl|l|L|mL|dL|mmHg|bpm|/min|°C|°F|°|h|min|s|ms|"
-    r"(?:mg|g|µg|μg|mmol|µmol|μmol|U|IU)/(?:dl|dL|l|L|ml|mL)|kg/m²|kg/m2|mmol|kWh|Wh|W|V|A|years?|yrs?|days?|Jahre?|Tage?)"
+_UNIT = (
+    r"(?:kg|lbs?|[ckm]?m|in|ft|d?l|d?L|m[lL]|mmHg|bpm|/min|°[CF]?|h|min|m?s|[kM]?Wh?|V|A|years?|yrs?|days?|Jahre?|Tage?|"
+    r"(?:[mµμu]?g|[mµμ]?mol|U|IU)(?:/[dm]?[lL])?|kg/m[²2]|[%‰])"
 )
-_AROUND = re.compile(
-    rf"\s*(?P<open>\()?\s*(?P<sign>[+-])?\s*(?P<before>{_CURRENCY})?\s*(?P<inner>[+-])?\s*"
-    rf"(?P<number>[\d.,'’\s]*\d[.,]?)\s*(?:(?P<after>{_CURRENCY}|{_UNITS}|%|‰)|"
-    rf"(?P<power>[kKM]|[Mm]io\.?|[Mm]rd\.?|bn)\s*(?P<currency>{_CURRENCY})?)?\s*(?P<last>-)?\s*(?P<close>\))?\s*"
+_AMOUNT = (
+    rf"^\s*(?P<open>\()?\s*(?P<sign>[+-])?\s*(?:{_CURRENCY})?\s*(?P<inner>[+-])?\s*"
+    rf"(?P<number>[\d.,'’\s]*\d[.,]?)\s*(?:(?:{_CURRENCY}|{_UNIT})|"
+    rf"(?P<power>[kKM]|[Mm]io\.?|[Mm]rd\.?|bn)\s*(?:{_CURRENCY})?)?\s*(?P<last>-)?\s*(?P<close>\))?\s*$"
 )
-_POWERS = {"k": 1e3, "m": 1e6, "b": 1e9, "mrd": 1e9}
-"""Factors of k, M, Mio, bn and Mrd after a number, in small letters."""
+_POWERS = {"k": 1e3, "m": 1e6, "mio": 1e6, "bn": 1e9, "mrd": 1e9}
 
 
 def days(column: pd.Series) -> pd.Series:
@@ -163,19 +149,15 @@ def fold_spellings(text: pd.Series) -> pd.Series:
 
 def without_sentinels(numbers: pd.Series, sentinels: Collection[str]) -> pd.Series:
     """Return numbers with NaN in place of those that stand for a missing value."""
-    if not sentinels:
-        return numbers
-    codes = pd.to_numeric(pd.Series(list(sentinels), dtype=object), errors="coerce").dropna().astype(float)
-    return numbers.mask(numbers.isin(codes))
+    codes = pd.to_numeric(pd.Series(list(sentinels), dtype=object), errors="coerce").dropna()
+    return numbers.mask(numbers.isin(codes.astype(float))) if len(codes) else numbers
 
 
-def without_dates(found: pd.Series, sentinels: Collection[str], form: str) -> pd.Series:
+def without_days(days: pd.Series, sentinels: Collection[str], form: str) -> pd.Series:
     """Return days with NaN on those days that stand for a missing value, at whatever hour."""
-    if not sentinels:
-        return found
-    written = pd.Series(list(sentinels), dtype="string")
-    gone = pd.concat([read_dates(written, each) for each in ("iso", form) if each != "duration"]).dropna()
-    return found.mask(np.floor(found).isin(np.floor(gone)))
+    forms = "iso" if form == "duration" else f"iso|{form}"
+    gone = read_dates(pd.Series(list(sentinels), dtype="string"), forms).dropna()
+    return days.mask(np.floor(days).isin(np.floor(gone)))
 
 
 def as_numbers(text: pd.Series, decimal: str, thousands: str | None) -> pd.Series:
@@ -187,15 +169,16 @@ def as_numbers(text: pd.Series, decimal: str, thousands: str | None) -> pd.Serie
     >>> as_numbers(pd.Series(["28,746.52", "1,5", "\u22127"], dtype="string"), ".", ",").tolist()
     [28746.52, nan, -7.0]
     """
-    if text.str.startswith(MINUS).any():
-        text = text.str.replace(f"^{MINUS}", "-", regex=True)
+    text = text.str.replace("^\u2212", "-", regex=True)
     if thousands is not None:
-        mark = r"\s" if thousands == " " else "['’]" if thousands == "'" else re.escape(thousands)
+        mark = {" ": r"\s", "'": "['’]"}.get(thousands, re.escape(thousands))
         grouped = text.str.fullmatch(rf"[+-]?[1-9]\d{{0,2}}({mark}\d{{3}})+({re.escape(decimal)}\d*)?")
         text = text.where(~grouped, text.str.replace(mark, "", regex=True))
     if decimal != ".":
         text = text.mask(text.str.contains(".", regex=False)).str.replace(decimal, ".", regex=False)
-    return _read_numbers(text)
+    values = pd.to_numeric(text, errors="coerce").astype(float)
+    # What is too large for a float, as 47E590 is, is no number.
+    return values.mask(np.isinf(values) & ~text.str.contains("i", case=False, regex=False).fillna(False))
 
 
 def as_amounts(text: pd.Series, decimal: str, thousands: str | None) -> pd.Series:
@@ -210,61 +193,27 @@ def as_amounts(text: pd.Series, decimal: str, thousands: str | None) -> pd.Serie
     values = as_numbers(text, decimal, thousands)
     lost = values.isna() & text.notna()
     if lost.any():
+        parts = text[lost].str.replace("\u2212", "-").str.extract(_AMOUNT)
+        brackets = parts["open"].notna()
+        signs = sum((parts[each] == "-").fillna(False).astype(int) for each in ("sign", "inner", "last"))
+        signs += brackets.astype(int)
+        numbers = as_numbers(parts["number"].str.strip(), decimal, thousands)
+        factors = parts["power"].str.lower().str.rstrip(".").map(_POWERS).fillna(1.0).astype(float)
+        wrong = (brackets != parts["close"].notna()) | (signs > 1)
         values = values.copy()
-        plain = [_plain_amount(each) for each in text[lost]]
-        numbers = pd.Series([each for each, _ in plain], index=values.index[lost], dtype="string")
-        values[lost] = as_numbers(numbers, decimal, thousands) * [factor for _, factor in plain]
+        values[lost] = (numbers * factors * (1 - 2 * signs)).mask(wrong)
     return values
+
+
+def amount_marks(text: pd.Series) -> pd.Series:
+    """Return the currency or unit of each text, or % or ‰; "" where it has none, NA without a text."""
+    marks = text.str.extract(rf"({_CURRENCY}|{_UNIT}\s*$)", expand=False)
+    return marks.str.strip().fillna("").where(text.notna())
 
 
 def is_currency(mark: str) -> bool:
     """Return True if one of `amount_marks` is a currency."""
     return re.fullmatch(_CURRENCY, mark) is not None
-
-
-def amount_marks(text: pd.Series) -> pd.Series:
-    """Return the currency or unit of each text, or % or ‰; "" where it has none, NA without a text."""
-    if not text.str.contains(r"[^\d.,+\s-]", regex=True).any():
-        return text.where(text.isna(), "")
-    return (
-        text.str.extract(rf"({_CURRENCY}|{_UNITS}\s*$|[%‰])", expand=False)
-        .str.strip()
-        .fillna("")
-        .where(text.notna())
-    )
-
-
-def _plain_amount(text: str) -> tuple[str | None, float]:
-    """Return the number within marks, as it is written, and its factor; None for a text without a number."""
-    found = _AROUND.fullmatch(text.replace(MINUS, "-"))
-    if found is None or (found["open"] is None) != (found["close"] is None):
-        return None, 1.0
-    minus = [each for each in ("open", "sign", "inner", "last") if found[each] not in (None, "+")]
-    if len(minus) > 1 or (found["before"] and (found["after"] or found["currency"])):
-        return None, 1.0
-    power = (found["power"] or "").lower()
-    factor = _POWERS.get(power.rstrip("."), _POWERS.get(power[:1], 1.0))
-    return ("-" if minus else "") + found["number"].strip(), factor
-
-
-def _read_numbers(text: pd.Series) -> pd.Series:
-    """`pd.to_numeric`, at a tenth of the time where numbers are short: both round those in the same way."""
-    cells = pa.array(text, type=pa.string(), from_pandas=True)
-    short = (pc.max(pc.binary_length(cells)).as_py() or 0) <= _SHORT
-    if short and not pc.any(pc.match_substring_regex(cells, "[a-zA-Z]")).as_py():  # such as 1e5 or inf
-        with suppress(pa.ArrowInvalid):
-            values = pc.cast(cells, pa.float64()).to_numpy(zero_copy_only=False)
-            whole = not pc.any(pc.match_substring(cells, ".")).as_py()
-            return pd.Series(values + 0.0 if whole else values, index=text.index)  # "-0" is 0
-    values = pd.to_numeric(text, errors="coerce").astype(float)
-    # What is too large for a float, as 47E590 is, is no number.
-    return values.mask(np.isinf(values) & ~text.str.contains("i", case=False, regex=False).fillna(False))
-
-
-def long_numbers(text: pd.Series, values: pd.Series) -> pd.Series:
-    """Return a mask of texts that are whole numbers which floats merge with others."""
-    large = values.abs() >= INEXACT
-    return large & text.str.fullmatch(_LONG).fillna(False) if large.any() else large
 
 
 def read_dates(text: pd.Series, form: str) -> pd.Series:
@@ -280,54 +229,31 @@ def read_dates(text: pd.Series, form: str) -> pd.Series:
     [1.0, 2.0, nan]
     """
     text = text.astype("string")
+    text = text.where(text.str.contains(r"\d").fillna(False))  # "now" would be the time of reading
     found = pd.Series(np.nan, index=text.index)
     for each in form.split("|"):
-        lost = found.isna()
-        found = found.where(~lost, _dates_of_form(text.where(lost), each)) if lost.any() else found
+        if each == "duration":
+            plain = text.where(text.str.fullmatch(LIKE_DURATIONS).fillna(False))
+            found = found.fillna(days(pd.to_timedelta(plain, errors="coerce")))
+            continue
+        ordered = each in ("dayfirst", "monthfirst")
+        plain = _year_first(text, dayfirst=each == "dayfirst") if ordered else text
+        strptime = "ISO8601" if ordered or each == "iso" else each
+        found = found.fillna(days(pd.to_datetime(plain, format=strptime, errors="coerce", utc=True)))
     return found
 
 
-def _dates_of_form(text: pd.Series, form: str) -> pd.Series:
-    text = text.where(
-        text.str.contains(r"\d", regex=True).fillna(False)
-    )  # "now" would be the time of reading
-    if form == "duration":
-        plain = text.where(text.str.fullmatch(LIKE_DURATIONS).fillna(False))
-        return days(pd.to_timedelta(plain, errors="coerce"))
-    if form in ("dayfirst", "monthfirst"):
-        return _read_ordered_dates(text, dayfirst=form == "dayfirst")
-    how = "ISO8601" if form == "iso" else form
-    return days(pd.to_datetime(text, format=how, errors="coerce", utc=True))
-
-
-def _read_ordered_dates(text: pd.Series, *, dayfirst: bool) -> pd.Series:
-    """Dates in words or in numbers, whose day and month have the given order."""
-    first, second = ("d", "m") if dayfirst else ("m", "d")
-    end = r"(?P<t>(?:[T, ]+\d.*)?)$"
-    iso = r"\g<y>-\g<m>-\g<d>\g<t>"
-    plain = text.str.replace(
-        rf"^(?P<y>\d{{4}})[-/. ](?P<m>\d{{1,2}})[-/. ](?P<d>\d{{1,2}}){end}", iso, regex=True
-    )
-    plain = plain.str.replace(r"^(?P<y>\d{4})(?P<m>\d{2})(?P<d>\d{2})$", r"\g<y>-\g<m>-\g<d>", regex=True)
-    short = rf"^(?P<{first}>\d{{1,2}})[-/. ]+(?P<{second}>\d{{1,2}})[-/. ]+"
-    plain = plain.str.replace(rf"{short}(?P<y>\d{{4}}){end}", iso, regex=True)
-    for low, high, century in (
-        ("6[9]|[7-9]\\d", "", "19"),
-        ("[0-5]\\d|6[0-8]", "", "20"),
-    ):  # as strptime has it
-        plain = plain.str.replace(
-            rf"{short}(?P<y>{low}){high}{end}", rf"{century}\g<y>-\g<m>-\g<d>\g<t>", regex=True
-        )
-    plain = plain.str.replace(r"^(\d{4})-(\d)(?=-)", r"\1-0\2", regex=True)
-    plain = plain.str.replace(r"^(\d{4}-\d{2})-(\d)(?!\d)", r"\1-0\2", regex=True)
-    plain = plain.str.replace(r"^(\d{4}-\d{2}-\d{2})[, ]+(\d)(?=:)", r"\1 0\2", regex=True)
-    plain = plain.str.replace(r"^(\d{4}-\d{2}-\d{2})[, ]+", r"\1 ", regex=True)
-    found = pd.to_datetime(plain, format="ISO8601", errors="coerce", utc=True)
-    words = found.isna() & text.str.contains(r"[^\W\d_]{3}", regex=True).fillna(False)
-    words &= ~text.str.match(r"\d+[-/.]\d+[-/.]\d").fillna(False)
-    if words.any():
-        named = pd.to_datetime(
-            text.where(words), format="mixed", dayfirst=dayfirst, errors="coerce", utc=True
-        )
-        found = found.where(~words, named)
-    return days(found)
+def _year_first(text: pd.Series, *, dayfirst: bool) -> pd.Series:
+    """Return dates in ISO 8601, of which the day, or the month, came first unless the year did."""
+    parts = text.str.extract(r"^(\d{1,4})[-/. ]+(\d{1,2})[-/. ]+(\d{4}|\d{1,2})(?!\d)[T, ]*(.*)$")
+    first, second, last, time = (parts[place] for place in parts)
+    by_year = first.str.len() == 4
+    year, day = last.where(~by_year, first), first.where(~by_year, last)
+    month = second
+    if not dayfirst:
+        month, day = first.where(~by_year, second), second.where(~by_year, last)
+    century = pd.Series("20", text.index).where(pd.to_numeric(year) < 69, "19")  # as strptime has it
+    year = year.where(year.str.len() == 4, century + year.str.zfill(2))
+    dates = year + "-" + month.str.zfill(2) + "-" + day.str.zfill(2)
+    time = time.str.replace(r"^(\d):", r"0\1:", regex=True)
+    return (dates + ("T" + time).where(time != "", "")).fillna(text)

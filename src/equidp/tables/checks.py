@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from os import PathLike, fspath
 
-import numpy as np
-
 from equidp._extras import require_extra
 from equidp._validate import check_some_weight, check_weights
 from equidp.errors import DataError
@@ -40,16 +38,12 @@ def refuse(path: str | PathLike[str], problems: Sequence[str]) -> None:
 
 def missing_problem(table: pd.DataFrame, otherwise: str) -> list[str]:
     """Return a list with a message if values are missing, else []; `otherwise` is the remedy."""
-    counts, anywhere = {}, np.zeros(len(table), dtype=np.bool_)
-    for name in table.columns:
-        there = table[name].isna().to_numpy()
-        counts[name] = int(there.sum())
-        anywhere |= there
-    if not anywhere.any():
+    missing = table.isna()
+    counts = missing.sum()
+    if not counts.any():
         return []
     listed = ", ".join(f"{name!r}: {count}" for name, count in counts.items() if count)
-    absent = int(anywhere.sum())
-    return [f"{absent} of {len(table)} rows have missing values ({listed}). {otherwise}"]
+    return [f"{missing.any(axis=1).sum()} of {len(table)} rows have missing values ({listed}). {otherwise}"]
 
 
 def weight_problem(column: pd.Series, first_text_phrase: str) -> list[str]:
@@ -57,8 +51,8 @@ def weight_problem(column: pd.Series, first_text_phrase: str) -> list[str]:
     if column.dtype != float:
         return [f"column {column.name!r} of weights holds texts{first_text_phrase}; expected numbers."]
     try:
-        for check in (check_weights, check_some_weight):
-            check(column.to_numpy(), f"column {column.name!r}")
+        check_weights(column.to_numpy(), f"column {column.name!r}")
+        check_some_weight(column.to_numpy(), f"column {column.name!r}")
     except DataError as error:
         return [str(error)]
     return []
@@ -114,43 +108,36 @@ def problems_of(read: Columns, recipe: Recipe) -> list[str]:
     return problems
 
 
-def _fewer_classes(target: pd.Series) -> str:
-    """Return what to do about a target with too many classes."""
-    if target.dtype == float:
-        return "Bin it into classes"
-    return "Merge its classes to fewer; if it holds numbers, say how they are written (thousands, decimal)"
-
-
 def _label_problems(read: Columns, recipe: Recipe) -> list[str]:
     """Return problems of the target and the groups; groups are not checked if values are missing."""
-    table = read.table
-    target, columns = str(recipe.target), ", ".join(recipe.group)
-    classes, found = table[target].nunique(), []
-    absent = int(table[target].isna().sum())
-    if absent:
-        found.append(f"target {target!r} is missing in {absent} of {len(table)} rows; remove those rows.")
+    table, target, columns = read.table, str(recipe.target), ", ".join(recipe.group)
+    classes, problems = table[target].nunique(), []
+    if absent := int(table[target].isna().sum()):
+        problems.append(f"target {target!r} is missing in {absent} of {len(table)} rows; remove those rows.")
     if recipe.weight is not None:
-        found += weight_problem(table[recipe.weight], read.first_text_phrase(recipe.weight))
+        problems += weight_problem(table[recipe.weight], read.first_text_phrase(recipe.weight))
     if recipe.person is not None and (unknown := int(table[recipe.person].isna().sum())):
-        found.append(
+        problems.append(
             f"person {recipe.person!r} is missing in {unknown} of {len(table)} rows, and epsilon is promised "
             "to people. Fill that in, or remove those rows."
         )
     if classes == 1:
-        found.append(f"target {target!r} has one class only; expected at least two.")
+        problems.append(f"target {target!r} has one class only; expected at least two.")
     elif classes > _MOST_CLASSES:
-        found.append(
-            f"target {target!r} has {classes} distinct values; expected at most {_MOST_CLASSES} classes. "
-            f"{_fewer_classes(table[target])}."
+        problems.append(
+            f"target {target!r} has {classes} distinct values; expected at most {_MOST_CLASSES} classes. Bin "
+            "it into classes, or merge them; if it holds numbers, say how they are written (thousands, "
+            "decimal)."
         )
     elif recipe.positive is not None and recipe.positive not in code_values(table[target].dropna())[1]:
-        found.append(f"positive class {recipe.positive!r} is none of the classes of target {target!r}.")
+        problems.append(f"positive class {recipe.positive!r} is none of the classes of target {target!r}.")
     if recipe.missing == "refuse" and any(table[name].isna().any() for name in recipe.group):
-        return found
+        return problems
     _, names = cross_columns(table, recipe.group)
     if len(names) > MOST_GROUPS:
-        found.append(f"{columns} gives {len(names)} groups; bin or merge values, to at most {MOST_GROUPS}.")
-        return found
-    if len(names) < 2:
-        found.append(f"{columns} gives one group only; expected at least two to compare.")
-    return found
+        problems.append(
+            f"{columns} gives {len(names)} groups; bin or merge values, to at most {MOST_GROUPS}."
+        )
+    elif len(names) < 2:
+        problems.append(f"{columns} gives one group only; expected at least two to compare.")
+    return problems

@@ -7,8 +7,6 @@ follows from the pairs of rows that differ in one or in two columns alone.
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -19,6 +17,7 @@ from equidp._extras import require_extra
 
 with require_extra("tables"):
     import pandas as pd
+    from pandas.util import hash_array
 
 FEWEST = 10
 """Fewer rows that repeat another are not named."""
@@ -28,13 +27,8 @@ _TIMES = 2
 """Equal rows are copies where there are more than this many times those that chance explains."""
 _MOST_COLUMNS = 8
 """Columns, of those in which most pairs of rows differ alone, that chance is judged by."""
-_PAIRS = 100_000
-_SAME_COLUMN = 0.5
-"""Correlation of two columns' agreement in pairs of rows from which on they say the same."""
 
-Ints = npt.NDArray[np.int64]
 Keys = npt.NDArray[np.uint64]
-Bools = npt.NDArray[np.bool_]
 
 
 @final
@@ -54,6 +48,21 @@ class Copies:
     most: int
     people: bool = False
 
+    def sentence(self) -> str:
+        """Return what the owner of the table is to know and to do."""
+        if self.people:
+            return (
+                f"the rows of {self.extra:,} of {self.of:,} people repeat those of another person, up to "
+                f"{self.most:,} times. Epsilon holds for one name, and less for a person under several. "
+                "Remove the copies, or give them the person's name."
+            )
+        return (
+            f"{self.extra:,} of {self.of:,} rows repeat another row in every column, up to {self.most:,} "
+            "times. Epsilon holds for one row, and less for a person whose row is copied; copies are also "
+            "trained and tested on at once. Remove them. To make a rare class count more, use class_weight "
+            "(--class-weight)."
+        )
+
 
 def find_copies(table: pd.DataFrame, person: str | None = None) -> tuple[Copies, ...]:
     """Return copies of rows, and with a column that names people also copies under other names.
@@ -64,153 +73,58 @@ def find_copies(table: pd.DataFrame, person: str | None = None) -> tuple[Copies,
     >>> find_copies(pd.concat([table, table.head(20)]))
     (Copies(extra=20, of=110, most=2, people=False),)
     """
-    names = [name for name in table.columns if not _names_rows(table[name])]
-    found = [_find(table, names, lambda keys: keys)]
-    if person is not None and person in table.columns:
-        whose = pd.factorize(table[person])[0].astype(np.int64)
-        order = np.argsort(whose, kind="stable")
-        starts = np.flatnonzero(np.diff(whose[order], prepend=-2))
-
-        def of_people(keys: Keys) -> Keys:
-            """Return the sum of the keys of each person's rows, [people]."""
-            return np.add.reduceat(keys[order], starts)
-
-        found.append(_find(table, [name for name in names if name != person], of_people, people=True))
+    contents = table[[name for name in table.columns if not _names_rows(table[name])]]
+    found = [_count_copies(contents, None)]
+    if person is not None and person in table:
+        found.append(_count_copies(contents.drop(columns=person, errors="ignore"), table[person]))
     return tuple(each for each in found if each is not None)
 
 
-def copies_sentences(found: Sequence[Copies]) -> list[str]:
-    """Return a sentence for the owner of the table on copies of rows, and one on copies of people."""
-    return [_people_sentence(each) if each.people else _rows_sentence(each) for each in found]
+def _count_copies(table: pd.DataFrame, whose: pd.Series | None) -> Copies | None:
+    """Return copies of rows, or of people, by all columns.
 
+    If two columns are independent among units that are equal in all others, then the pairs that agree in both
+    are to those which agree in the first alone as those which agree in the second alone are to those which
+    agree in neither. The largest number of some pairs of columns counts: dependence lowers it.
+    """
+    people = None if whose is None else pd.factorize(whose)[0]
+    whole = sum((_keys_of(table, place) for place in range(table.shape[1])), np.zeros(len(table), np.uint64))
 
-def _rows_sentence(found: Copies) -> str:
-    most = f"; one is there {found.most:,} times" if found.most > 2 else ""
-    return (
-        f"{found.extra:,} of {found.of:,} rows repeat another row in every column{most}. Epsilon holds for "
-        "one row, and less for a person whose row is copied; copies are also trained and tested on at once. "
-        "Remove them. To make a rare class count more, use class_weight (--class-weight)."
-    )
+    def count_units(*left_out: int) -> npt.NDArray[np.int64]:
+        """Return how many units, rows or people, have each content of the other columns."""
+        keys = pd.Series(hash_array(whole - sum(_keys_of(table, place) for place in left_out)))
+        units = keys if people is None else keys.groupby(people).sum()
+        return np.unique(units, return_counts=True)[1]
 
-
-def _people_sentence(found: Copies) -> str:
-    return (
-        f"the rows of {found.extra:,} of {found.of:,} people repeat those of another person, up to "
-        f"{found.most:,} times. Epsilon holds for one name, and less for a person under several. Remove the "
-        "copies, or give them the person's name."
-    )
-
-
-def _find(
-    table: pd.DataFrame, names: Sequence[str], of_units: Callable[[Keys], Keys], *, people: bool = False
-) -> Copies | None:
-    """Return copies of units, which are rows or people, by these columns."""
-    if not names:
-        return None
-    of_rows = np.zeros(len(table), dtype=np.uint64)
-    for at, name in enumerate(names):
-        of_rows += _keys_of(table[name], at)
-    counts = np.unique(of_units(of_rows), return_counts=True)[1]
-    units = int(counts.sum())
+    counts = count_units()
+    units, equal = int(counts.sum()), _count_pairs(counts)
     extra = units - len(counts)
     if extra < FEWEST or len(counts) < _FEWEST_CONTENTS:
         return None
-    equal = _count_pairs(counts)
-    groups = _columns_together(table, names, np.unique(of_rows, return_index=True)[1])
-    if equal <= _TIMES * _expect_equal(table, names, groups, of_rows, of_units, equal):
-        return None
-    return Copies(extra, units, int(counts.max()), people)
+
+    apart = {(place,): _count_pairs(count_units(place)) - equal for place in range(table.shape[1])}
+    closest = sorted(apart, key=lambda place: -apart[place])[:_MOST_COLUMNS]
+    for one, other in itertools.combinations(closest, 2):
+        neither = _count_pairs(count_units(*one, *other)) - equal - apart[one] - apart[other]
+        if equal <= _TIMES * apart[one] * apart[other] / max(1, neither):
+            return None
+    return Copies(extra, units, int(counts.max()), whose is not None)
 
 
-def _expect_equal(
-    table: pd.DataFrame,
-    names: Sequence[str],
-    groups: Sequence[Sequence[int]],
-    of_rows: Keys,
-    of_units: Callable[[Keys], Keys],
-    equal: int,
-) -> float:
-    """Return the number of pairs of equal units that chance explains.
-
-    If two columns are independent among units that are equal in all others, then the pairs that agree in
-    both are to those which agree in the first alone as those which agree in the second alone are to those
-    which agree in neither. The largest number of some pairs of columns counts: dependence lowers it.
-    """
-
-    def count_without(*left_out: Sequence[int]) -> int:
-        keys = of_rows.copy()
-        for at in (at for each in left_out for at in each):
-            keys -= _keys_of(table[names[at]], at)
-        return _count_pairs(np.unique(of_units(keys), return_counts=True)[1]) - equal
-
-    close = [(count_without(each), each) for each in groups]
-    close = sorted(close, key=lambda each: -each[0])[:_MOST_COLUMNS]
-    expected = 0.0
-    for (one, first), (other, second) in itertools.combinations(close, 2):
-        neither = max(1, count_without(first, second) - one - other)
-        expected = max(expected, one * other / neither)
-    return expected
-
-
-def _columns_together(table: pd.DataFrame, names: Sequence[str], rows: Ints) -> list[list[int]]:
-    """Return the columns, by their places, so that those which say the same are together.
-
-    Args:
-        table: of the columns.
-        names: of the columns.
-        rows: one of each content, in pairs of which columns agree or do not.
-    """
-    draw = np.random.default_rng(0)
-    left, right = draw.choice(rows, _PAIRS), draw.choice(rows, _PAIRS)
-    other = left != right
-    agree = []
-    for name in names:
-        keys = _keys_of(table[name], 0)
-        agree.append((keys[left] == keys[right])[other])
-    parts: list[list[int]] = []
-    for at, mask in enumerate(agree):
-        same = [part for part in parts if any(_say_the_same(mask, agree[each]) for each in part)]
-        parts = [part for part in parts if part not in same]
-        parts.append([at, *(each for part in same for each in part)])
-    return parts
-
-
-def _say_the_same(one: Bools, other: Bools) -> bool:
-    """Return True where two columns agree in the same pairs of rows."""
-    shares = one.mean(), other.mean()
-    spread = math.sqrt(shares[0] * (1 - shares[0]) * shares[1] * (1 - shares[1]))
-    return spread > 0 and float((one & other).mean() - shares[0] * shares[1]) > _SAME_COLUMN * spread
-
-
-def _count_pairs(counts: Ints) -> int:
+def _count_pairs(counts: npt.NDArray[np.int64]) -> int:
     """Return the number of pairs of equal ones, from how many are equal to each other."""
     return int((counts * (counts - 1) // 2).sum())
 
 
 def _names_rows(column: pd.Series) -> bool:
     """Return True for a whole number or a text that is another in each row."""
-    known = column.dropna()
-    return (
-        len(known) == len(column)
-        and (column.dtype != float or bool((known % 1 == 0).all()))
-        and (known.is_unique)
-    )
+    whole = column.dtype != float or bool((column % 1 == 0).all())
+    return whole and bool(column.notna().all()) and column.is_unique
 
 
-def _keys_of(column: pd.Series, place: int) -> Keys:
-    """Return a key of each cell, [n]: equal for equal cells of a column, and different in other places."""
-    if column.dtype == float:
-        values = column.to_numpy(dtype=np.float64) + 0.0  # -0.0 is 0
-        values[np.isnan(values)] = np.nan
-        cells = values.view(np.uint64)
-    else:
-        cells = pd.factorize(column)[0].astype(np.int64).view(np.uint64)
-    return _mixed(cells ^ _mixed(np.full(1, place + 1, dtype=np.uint64)))
-
-
-def _mixed(values: Keys) -> Keys:
-    """Return 64 bits that depend on all bits of each value (SplitMix64, Steele et al. 2014)."""
-    mixed = values + np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))
+def _keys_of(table: pd.DataFrame, place: int) -> Keys:
+    """Return a key of each cell of a column, [n]: equal for equal cells of the same column alone."""
+    column = table.iloc[:, place]
+    cells = column.to_numpy() + 0.0 if column.dtype == float else pd.factorize(column)[0]  # -0.0 is 0
+    keys: Keys = hash_array(hash_array(cells) + np.uint64(place))
+    return keys

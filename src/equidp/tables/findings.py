@@ -8,7 +8,7 @@ entry of `Kind`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Any
@@ -37,51 +37,19 @@ class Entry:
 
     Templates are filled in from the finding: {rows} is "3 rows"; {count} and {of} are numbers; {detail} and
     {other} are its texts; {first} is ", the first in row 4" where that is known. {lines} are the lines of
-    run.toml that settle it; {text}, {number}, {drop} and {person} are lines for other answers.
+    run.toml that settle it; {text}, {number}, {fold}, {drop} and {person} are lines for other answers.
 
     Attributes:
-        says: what the column is found to do, such as "holds numbers with leading zeros".
-        advice: what follows from it, and what to do; a function of the finding chooses between templates.
+        says: what the column is found to do, such as "holds one value in all rows".
+        advice: what follows from it, and what to do.
         level: usual level.
         subject: of the sentence.
     """
 
     says: str
-    advice: str | Callable[[Finding], str] = ""
+    advice: str = ""
     level: Level = Level.DOUBT
     subject: str = "column"
-
-
-def _advise_on_dates(found: Finding) -> str:
-    if found.settles_by("format"):
-        return "; make them numbers ({lines}), keep them as texts ({text}), or drop it ({drop})"
-    return "; keep them as texts ({lines})" if found.options else "; expected numbers: name another column"
-
-
-def _advise_on_unreadable(found: Finding) -> str:
-    if found.level is Level.PROBLEM:
-        return "{first}; equidp inspect shows what it holds"
-    return "{first}" + ": all become categories. Let those count as missing ({lines})" * bool(found.options)
-
-
-def _advise_on_spellings(found: Finding) -> str:
-    if found.detail == "person":
-        return ": epsilon is promised to each as a person of its own. If they are the same, say so ({lines})"
-    return "; if they are the same, say so ({lines}); if they differ, say that ({text})"
-
-
-def _advise_on_many_texts(found: Finding) -> str:
-    fold = f" make {found.rows:,} of them by taking capitals and leading zeros for the same ({{fold}});"
-    return (
-        ". If it names the rows or is free text, drop it ({drop}); if it names people, promise epsilon to "
-        "them ({person}); if it holds numbers such as 1,234.5, say so (thousands, decimal, kind). If it "
-        f"holds codes,{fold * found.settles_by('fold')} shorten them to their first signs, or keep the "
-        "frequent ones and write the others as one"
-    )
-
-
-_IF_MISSING = "; if it stands for a missing value, say so ({lines})"
-_IF_CODE = " if it is a code, such as a ZIP code, say so ({lines})"
 
 
 class Kind(Enum):
@@ -93,51 +61,39 @@ class Kind(Enum):
         "; expected numbers or texts. Spread it over columns, or drop it ({drop})",
         Level.PROBLEM,
     )
-    UNREADABLE = Entry("{detail}, but {count} of its {of} values are not{other}", _advise_on_unreadable)
-    WORD = Entry("holds {detail!r} in {rows}, among {other}", _IF_MISSING)
+    UNREADABLE = Entry(
+        "{detail}, but {count} of its {of} values are not{other}",
+        "{first}; say what it holds ({lines}), or correct the file",
+    )
+    STAND_IN = Entry(
+        "holds {detail} in {count} of {of} rows{other}",
+        "; if it stands for a missing value, say so ({lines})",
+    )
     ABSENT = Entry("holds {detail}, which count as missing{other}", "; where it is a value, say so ({lines})")
     MISSING_TEXT = Entry(
         "holds the text {detail!r} in {rows}, which are one category with those without a value",
         "; if that is meant, say so ({lines})",
     )
-    MARKS = Entry("holds numbers with {detail}", "{other}, taken as categories; say so ({lines})")
+    MARKS = Entry(
+        "holds numbers with {detail}, in {count} of its {of} values",
+        "{other}, taken as categories; say so ({lines})",
+    )
     SEVERAL_MARKS = Entry(
         "holds numbers with several marks ({detail})",
         ", which are read as they stand, 12.5% as 12.5; if they measure different things, write them in one "
         "unit, or drop it ({lines})",
     )
-    LONG = Entry(
-        "holds whole numbers of more than 15 digits in {rows}",
-        "{first}: numbers would merge those that differ at the end, so they are texts, each as it is "
-        "written. Say that they are ({text}), or that they are numbers ({number})",
+    CODES = Entry(
+        "{detail} in {rows}",
+        "{first}{other}: numbers lose that. If it is a code, as a ZIP code is, say so ({text}); if it is a "
+        "number, say that ({number})",
     )
-    ZEROS = Entry(
-        "holds numbers with leading zeros, as codes have, in {rows}", ": the zeros are lost;" + _IF_CODE
+    DATES = Entry(
+        "holds {detail}{other}",
+        "; say so ({lines}), keep texts ({text}) or numbers ({number}) as they are, or leave it out ({drop}) "
+        "and name another column",
     )
-    SCIENTIFIC_OR_PLUS = Entry(
-        "holds numbers written as 3E2 or +49 are, in {rows}",
-        "{first}; they are read as 300 and 49:" + _IF_CODE,
-    )
-    NUMBER_SPELLINGS = Entry(
-        "writes one number in several ways, as 1.1 and 1.10 are, in {rows}",
-        "{first}; they count as one:" + _IF_CODE,
-    )
-    # Dates.
-    DATES = Entry("holds {detail} in {rows}{other}", _advise_on_dates, Level.PROBLEM)
-    DATES_AS_TEXTS = Entry(
-        "holds {detail}",
-        "{other}, taken as {of} categories; say so ({lines}), or that they are texts ({text})",
-    )
-    DATES_AS_NUMBERS = Entry(
-        "holds dates without separators",
-        ", read as numbers; say so ({lines}), or that they are numbers ({number})",
-    )
-    # Values that may stand for none, or that no model can use.
-    CODE = Entry("holds {detail} in {rows}{other}", _IF_MISSING)
-    DAY = Entry(
-        "holds the date {detail} in {count} of {of} rows, apart from the others",
-        "; if it stands for no date, say so ({lines})",
-    )
+    # Values that no model can use, or that a range clips.
     BEYOND = Entry("holds {detail} in {rows}", "; fix them, or settle it ({lines})", Level.PROBLEM)
     OUTSIDE = Entry(
         "holds numbers outside of its public range, {detail}, in {count} of {of} rows",
@@ -147,20 +103,16 @@ class Kind(Enum):
     SPELLINGS = Entry(
         "has {of} different values, or {count} if capitals, spaces, leading zeros and '.0' at the end do not "
         "count",
-        _advise_on_spellings,
+        "{other}; if they are the same, say so ({lines}); if they differ, say that ({text})",
         subject="{detail}",
     )
     ROW_NAMES = Entry(
         "holds another {detail} in each of its {count} rows", "; if it names the rows, drop it ({lines})"
     )
-    FREE_TEXT = Entry(
+    MANY_TEXTS = Entry(
         "holds {of} different texts in {rows}, an input for each",
-        "; if they are free texts or names, drop it ({lines}); if they are categories, say so ({text})",
-    )
-    TOO_MANY_TEXTS = Entry(
-        "has {of} distinct texts, more than the {detail} that make sense as categories",
-        _advise_on_many_texts,
-        Level.PROBLEM,
+        ". Names of rows and free texts: drop it ({drop}). Names of people: promise epsilon to them "
+        "({person}). Categories, at most 1,000: say so ({text}), in one spelling each ({fold})",
     )
     MANY_CLASSES = Entry(
         "holds {of} different numbers, each a class of its own",
@@ -280,8 +232,7 @@ def sentence(found: Finding, name: str) -> str:
     column 'country' holds one value in all rows ([table] drop = ["country"]).
     """
     entry = found.kind.value
-    advice = entry.advice if isinstance(entry.advice, str) else entry.advice(found)
-    return f"{_fill(entry.subject, found, name)} {name!r} {phrase(found)}{_fill(advice, found, name)}."
+    return f"{_fill(entry.subject, found, name)} {name!r} {phrase(found)}{_fill(entry.advice, found, name)}."
 
 
 def _fill(template: str, found: Finding, name: str) -> str:

@@ -5,6 +5,8 @@ They name what a recipe may say, and change no value. The first lines hold their
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
@@ -16,9 +18,9 @@ with require_extra("tables"):
     import pandas as pd
 
 _FEW_SLIPS = 0.1
-"""Share of a column's values that may be slips among numbers; a column with more holds texts."""
+"""Share of a column's values that may be slips among numbers or dates; a column with more holds texts."""
 _MANY_NUMBERS = 50
-"""With more different numbers than this, a column measures something, whatever else it holds."""
+"""With more different numbers than this, half of a column measures something, whatever the rest is."""
 _SAMPLE = 500
 _MARKS = ((".", None), (".", ","), (",", None), (",", "."), (".", " "), (",", " "), (".", "'"), (",", "'"))
 _MARK_WORDS = {",": "commas", ".": "points", " ": "spaces", "'": "apostrophes"}
@@ -30,139 +32,113 @@ _FORMATS = (
 _EITHER_MARK = r"[+-]?([1-9]\d{0,2}([.,]\d{3})*|0)"
 """Numbers whose mark may be a decimal one or one between thousands."""
 _LIKE_A_DATE = r"\d.*[-./ :].*\d|-?\d+ days?"
-_FIRST = 100
 
 Ints = npt.NDArray[np.int64]
 Options = tuple[tuple[str, str], ...]
 
 
+class Guess(NamedTuple):
+    """Numbers or dates that distinct texts may be.
+
+    Attributes:
+        values: floats or days, [k], NaN where a text is none.
+        options: fields of a column's section that read them so; () where nothing is lacking.
+        says: these in words.
+        check: a word on options that would read as many; "" without any.
+    """
+
+    values: pd.Series
+    options: Options
+    says: str
+    check: str = ""
+
+
 def are_words(text: pd.Series) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = text.str.lower().isin(MISSING_WORDS).to_numpy(dtype=bool)
-    return found
+    """Return which texts are known words for missing values, or errors of spreadsheets, [k]."""
+    words: npt.NDArray[np.bool_] = text.str.lower().str.fullmatch(MISSING_WORDS).to_numpy(dtype=bool)
+    return words
 
 
-def guess_numbers(
-    text: pd.Series, rows: Ints, own: tuple[str, str | None], sep: str
-) -> tuple[pd.Series, Options, str, str] | None:
+def guess_numbers(text: pd.Series, rows: Ints, stated: tuple[str, str | None], sep: str) -> Guess | None:
     """Return how distinct texts write numbers; None if few of them do.
-
-    Known words for missing values, and error texts of spreadsheets, are ignored.
 
     Args:
         text: distinct texts, [k].
         rows: number of rows of each, [k].
-        own: decimal mark and mark between thousands that are stated.
+        stated: decimal mark and mark between thousands.
         sep: separator of the file: a semicolon speaks for decimal commas.
-
-    Returns:
-        Floats, NaN where a text is not a number; the options that the recipe lacks to read them; these in
-        words; and a word on marks that can be read in two ways.
     """
     words = are_words(text)
     plain, counts = text[~words], rows[~words]
-    if plain.empty or counts.sum() * 2 < rows.sum():
+    if not counts.sum() or counts.sum() * 2 < rows.sum():
         return None
-    marks_first = sorted(_MARKS, key=lambda pair: pair[0] != ",") if sep == ";" else _MARKS
-    for read in (as_numbers, as_amounts):
-        sample = plain[:_SAMPLE]
-        shares = {pair: _share_of(read(sample, *pair), counts) for pair in dict.fromkeys((own, *marks_first))}
-        marks = max(shares, key=lambda pair: shares[pair])
-        values = read(text, *marks)
-        share = _share_of(values[~words], counts)
-        many = values.nunique() > _MANY_NUMBERS and share >= 0.5
-        if share < 1 - _FEW_SLIPS and not (many and read is as_amounts):
-            continue
-        amounts = read is as_amounts and not as_numbers(text, *marks).notna().equals(values.notna())
-        return values, *_marks(values, marks, own, amounts, text, rows)
-    return None
-
-
-def _marks(
-    values: pd.Series,
-    marks: tuple[str, str | None],
-    own: tuple[str, str | None],
-    amounts: bool,
-    text: pd.Series,
-    rows: Ints,
-) -> tuple[Options, str, str]:
-    """Return the options for marks that a recipe lacks, in words too, and whether to check them."""
-    options, detail = [], []
+    likely = sorted(_MARKS, key=lambda pair: pair[0] != ",") if sep == ";" else _MARKS
+    marks = max((stated, *likely), key=lambda pair: _share(as_amounts(plain[:_SAMPLE], *pair), counts))
+    values = as_amounts(text, *marks)
+    share = _share(values[~words], counts)
+    if share < 1 - _FEW_SLIPS and not (share >= 0.5 and values.nunique() > _MANY_NUMBERS):
+        return None
+    options, says = [], []
+    amounts = as_numbers(text, *marks).count() < values.count()
     if amounts:
         options.append(("kind", NUMBER))
-        detail.append("marks (a currency, a unit, %, k for thousands, M for millions, or brackets)")
-    if marks[1] is not None and marks[1] != own[1]:
+        says.append("marks (a currency, a unit, %, k for thousands, M for millions, or brackets)")
+    if marks[1] is not None and marks[1] != stated[1]:
         options.append(("thousands", marks[1]))
-        detail.append(f"{_MARK_WORDS[marks[1]]} between thousands")
-    if marks[0] != own[0]:
+        says.append(f"{_MARK_WORDS[marks[1]]} between thousands")
+    if marks[0] != stated[0]:
         options.append(("decimal", marks[0]))
-        detail.append(f"decimal {_MARK_WORDS[marks[0]]}")
-    readable = int(rows[values.notna().to_numpy()].sum())
-    where = f", in {readable:,} of its {int(rows.sum()):,} values"
-    known = text[values.notna()]
-    either = options and not amounts and known.str.fullmatch(_EITHER_MARK).all()
+        says.append(f"decimal {_MARK_WORDS[marks[0]]}")
+    either = options and not amounts and text[values.notna()].str.fullmatch(_EITHER_MARK).all()
     check = " (the mark may be a decimal one or one between thousands: check)" if either else ""
-    return tuple(options), " and ".join(detail) + where, check
+    return Guess(values, tuple(options), " and ".join(says), check)
 
 
-def _share_of(values: pd.Series, rows: Ints) -> float:
+def are_like_dates(text: pd.Series) -> bool:
+    return bool(text.str.fullmatch(f"(?:{LIKE_DATES})|(?:{LIKE_DURATIONS})").all())
+
+
+def guess_dates(text: pd.Series, rows: Ints) -> Guess | None:
+    """Return the date format of distinct texts with these row counts, or two formats with | between them.
+
+    None if most of the texts are not dates.
+
+    >>> guess_dates(pd.Series(["31.01.2024", "2024-02-01"], dtype="string"), np.array([1, 1])).options
+    (('format', 'iso|%d.%m.%Y'),)
+    """
+    words = are_words(text)
+    plain, counts = text[~words], rows[~words]
+    sample = plain[:_SAMPLE]
+    if _share(sample.where(sample.str.contains(_LIKE_A_DATE)), counts) < 1 - _FEW_SLIPS:
+        return None
+
+    def share_of(form: str) -> float:
+        return _share(read_dates(plain, form), counts)
+
+    form = _best_format(sample, counts)
+    lost = read_dates(plain, form).isna()
+    if lost.any() and not lost.all():
+        other = _best_format(plain[lost][:_SAMPLE], counts[lost])
+        form = max((form, f"{form}|{other}"), key=share_of)
+    if share_of(form) < 1 - _FEW_SLIPS:
+        return None
+    swapped = form.replace("%d", "%D").replace("%m", "%d").replace("%D", "%m")
+    check = f" ({swapped} fits as well: check which is meant)"
+    ambiguous = form[:3] in ("%d/", "%d-") and share_of(swapped) >= share_of(form)
+    return Guess(read_dates(text, form), (("format", form),), noun_of_dates(form), check * ambiguous)
+
+
+def _share(values: pd.Series, rows: Ints) -> float:
     """Return the share of the rows whose value could be read."""
     rows = rows[: len(values)]
     return float(rows[values.notna().to_numpy()].sum() / max(1, rows.sum()))
 
 
-def are_like_dates(text: pd.Series) -> bool:
-    like = f"(?:{LIKE_DATES})|(?:{LIKE_DURATIONS})"
-    return all(part.str.fullmatch(like).all() for part in (text[:_FIRST], text))
-
-
-def guess_dates(text: pd.Series, rows: Ints) -> str | None:
-    """Return the date format of distinct texts with these row counts, or two formats with | between them.
-
-    None if most of the texts are not dates.
-
-    >>> guess_dates(pd.Series(["31.01.2024", "2024-02-01"], dtype="string"), np.array([1, 1]))
-    'iso|%d.%m.%Y'
-    """
-    words = are_words(text)
-    text, rows = text[~words], rows[~words]
-    sample = text[:_SAMPLE]
-    if _share_of(sample.where(sample.str.contains(_LIKE_A_DATE, regex=True)), rows) < 1 - _FEW_SLIPS:
-        return None
-    form = _best_format(sample, rows)
-    found = read_dates(text, form)
-    if (lost := found.isna()).any() and found.notna().any():
-        rest, left = text[lost], rows[lost.to_numpy()]
-        other = _best_format(rest[:_SAMPLE], left)
-        both = f"{form}|{other}"
-        of_rest, of_all = _share_of(read_dates(rest, other), left), _share_of(read_dates(text, both), rows)
-        if of_rest > 0.5 and of_all >= 1 - _FEW_SLIPS:
-            return both
-    return form if _share_of(found, rows) >= 1 - _FEW_SLIPS else None
-
-
 def _best_format(text: pd.Series, rows: Ints) -> str:
-    """Return the first format that reads all rows, or else the one that reads most."""
-    shares: list[float] = []
-    for form in _FORMATS:
-        shares.append(_share_of(read_dates(text, form), rows))
-        if shares[-1] == 1.0:
-            return form
-    return _FORMATS[int(np.argmax(shares))]
+    """Return the format that reads most rows, the first of several."""
+    return max(_FORMATS, key=lambda form: _share(read_dates(text, form), rows))
 
 
 def noun_of_dates(form: str) -> str:
     """Return what columns of a format hold, in words."""
-    if form == "duration":
-        return "durations"
-    return "times of day" if form in ("%H:%M", "%H:%M:%S") else "dates"
-
-
-def other_order(text: pd.Series, rows: Ints, form: str) -> str:
-    """Return a word on the format with day and month in the other order, if it reads as many rows."""
-    for first, second in (("%d/%m", "%m/%d"), ("%d-%m", "%m-%d")):
-        other = form.replace(first, second)
-        if other != form and _share_of(read_dates(text, other), rows) >= _share_of(
-            read_dates(text, form), rows
-        ):
-            return f" ({other} fits as well: check which is meant)"
-    return ""
+    return {"duration": "durations", "%H:%M": "times of day", "%H:%M:%S": "times of day"}.get(form, "dates")

@@ -6,7 +6,6 @@ the recipe, until nothing is left to settle: what reading by the final recipe wo
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,19 +13,17 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from equidp._extras import require_extra
 from equidp.errors import DataWarning
 from equidp.tables.cells import number_text
 from equidp.tables.checks import problems_of
 from equidp.tables.columns import Columns, check_names, rows_problem
-from equidp.tables.copies import copies_sentences, find_copies
+from equidp.tables.copies import find_copies
 from equidp.tables.findings import USUAL_ROWS_PER_PERSON, Finding, Kind, Level, phrase, sentence
+from equidp.tables.labels import named_positive
 from equidp.tables.parse import MANY_CATEGORIES, RARE_ROWS, Parsed, parse
-from equidp.tables.positive import named_positive
 from equidp.tables.read import notes_of, read, with_format
-from equidp.tables.recipe import DATE, TEXT, Recipe, toml_key, toml_value
+from equidp.tables.recipe import DATE, Recipe, toml_key, toml_value
 from equidp.tables.signals import Signal, rank_signals
 
 with require_extra("tables"):
@@ -35,7 +32,7 @@ with require_extra("tables"):
 
 PRIVACY_NOTE = (
     "This was read from the table without privacy: it is confidential. It names columns, counts, AUCs, "
-    f"powers of ten, codes for missing values from a fixed list, and classes and groups of {RARE_ROWS} rows "
+    f"codes for missing values from a fixed list, and classes and groups of {RARE_ROWS} rows "
     "or more; no other cell of any row."
 )
 _DROP = (("drop", ""),)
@@ -52,7 +49,6 @@ class ColumnReport:
         kind: "number", "category", "date", "text" (too many to be categories), "constant" or "empty".
         missing: rows without a value.
         distinct: number of different values.
-        span: powers of ten that numbers lie between, such as "0 to 100"; "" for others.
         findings: what to know, with the lines that settle it.
         names: frequent values and their rows, the most frequent first; of a target or group alone.
         rare: number of values in fewer than `RARE_ROWS` rows.
@@ -62,7 +58,6 @@ class ColumnReport:
     kind: str
     missing: int = 0
     distinct: int = 0
-    span: str = ""
     findings: tuple[Finding, ...] = ()
     names: tuple[tuple[str, int], ...] = ()
     rare: int = 0
@@ -79,23 +74,6 @@ class ColumnReport:
 
 
 @dataclass(frozen=True)
-class Persons:
-    """Rows of people, by a column that names them.
-
-    Attributes:
-        column: that names them.
-        count: of different names.
-        rows_each: rows of a person, on average.
-        several: share of the people who have more than one row.
-    """
-
-    column: str
-    count: int
-    rows_each: float
-    several: float
-
-
-@dataclass(frozen=True)
 class TableReport:
     """Findings of `inspect_table`. The report names no cell of a row but for frequent classes and groups.
 
@@ -104,7 +82,6 @@ class TableReport:
         rows: number of rows.
         columns: one report for each column, in the order of the file.
         recipe: settles all findings that have lines, beside what was given.
-        persons: how rows belong to people; None where no column seems to name them.
         problems: what stands in the way of the table with this recipe; empty without target and group.
         notes: sentences on rows that repeat others.
         signals: what each input tells of the target alone, the largest first; empty without a target.
@@ -114,7 +91,6 @@ class TableReport:
     rows: int
     columns: tuple[ColumnReport, ...]
     recipe: Recipe
-    persons: Persons | None
     problems: tuple[str, ...]
     notes: tuple[str, ...] = ()
     signals: tuple[Signal, ...] = ()
@@ -138,9 +114,8 @@ class TableReport:
             }
             for report in self.columns
         ]
-        persons = None if self.persons is None else vars(self.persons)
-        plain = {**vars(self), "columns": columns, "persons": persons, "recipe": self.recipe.to_plain()}
-        plain["signals"] = [vars(each) for each in self.signals]
+        signals = [vars(each) for each in self.signals]
+        plain = {**vars(self), "columns": columns, "recipe": self.recipe.to_plain(), "signals": signals}
         return {**plain, "note": PRIVACY_NOTE}
 
 
@@ -199,195 +174,123 @@ def inspect_table(path: str | PathLike[str], recipe: Recipe = Recipe()) -> Table
         warnings.warn(note, DataWarning, stacklevel=2)
     names = [name for name in cells.column_names if name]
     check_names(names, recipe.named_columns())
-    parsed = {}
-    reports = []
+    parsed, findings = {}, {}
     for name in names:
-        report, parsed[name] = _settle(name, cells[name], recipe)
-        reports.append(report)
+        parsed[name], findings[name] = _settle(name, cells[name], recipe)
+    table = pd.DataFrame({name: each.values for name, each in parsed.items() if each.values is not None})
     asked = recipe
-    recipe, reports = _with_person(recipe, reports)
-    reports = [_with_role(report, recipe) for report in reports]
-    recipe = _with_options(recipe, {report.name: report.findings for report in reports})
-    inputs = [each for each in reports if each.name not in (*recipe.drop, recipe.target)]
-    if any(report.missing for report in inputs):
+    recipe = _with_person(recipe, findings)
+    signals = rank_signals(table.drop(columns=list(asked.drop), errors="ignore"), recipe)
+    for each in signals:
+        if each.suspicious:
+            findings[each.column].append(Finding(Kind.LEAK, _DROP, detail=f"{each.auc:.3f}", sure=False))
+    reports = [_report_of(name, parsed[name], findings[name], recipe) for name in names]
+    recipe = _with_lines(recipe, {report.name: report.findings for report in reports})
+    if any(each.missing for each in reports if each.name not in (*recipe.drop, recipe.target)):
         recipe = replace(recipe, missing="category")
     problems: list[str] = []
     if recipe.target and recipe.group:
         used = Columns.of(cells.select([name for name in names if name not in recipe.drop]), recipe)
-        problems = [*rows_problem(cells.num_rows), *problems_of(used, recipe), *_people_problems(used)]
-    table = pd.DataFrame({name: each.values for name, each in parsed.items() if each.values is not None})
-    signals = rank_signals(table.drop(columns=[name for name in asked.drop if name in table]), recipe)
-    reports = _with_leaks(reports, signals)
+        doubts = used.findings(Level.DOUBT)
+        people = [sentence(each, name) for name, each in doubts if each.kind is Kind.PERSONS]
+        problems = [*rows_problem(cells.num_rows), *problems_of(used, recipe), *people]
     return TableReport(
         str(path),
         cells.num_rows,
         tuple(reports),
         recipe,
-        _persons(recipe, reports, parsed),
         tuple(problems),
-        tuple(copies_sentences(find_copies(table, recipe.person))),
+        tuple(each.sentence() for each in find_copies(table, recipe.person)),
         signals,
     )
 
 
-def inspect_column(name: str, cells: pa.ChunkedArray, recipe: Recipe) -> ColumnReport:
-    """Return what there is to know about a column of `read`.
-
-    >>> report = inspect_column("zip", pa.chunked_array([["01067", "99084"] * 20]), Recipe())
-    >>> report.kind, report.findings[0].lines("zip")
-    ('category', '[column.zip] kind = "text"')
-    """
-    return _settle(name, cells, recipe)[0]
-
-
-def _settle(name: str, cells: pa.ChunkedArray, recipe: Recipe) -> tuple[ColumnReport, Parsed]:
-    """Parse a column by its recipe and its own findings, until nothing is left to settle."""
-    solved: dict[str, Finding] = {}
+def _settle(name: str, cells: pa.ChunkedArray, recipe: Recipe) -> tuple[Parsed, list[Finding]]:
+    """Parse a column by its recipe and its own findings, until no finding changes what its cells mean."""
+    settled: dict[str, Finding] = {}
     while True:
         parsed = parse(name, cells, recipe)
-        left = {phrase(each): each for each in parsed.findings if phrase(each) not in solved}
-        if any(each.kind is Kind.UNREADABLE for each in solved.values()):  # they count as missing now
-            left = {words: each for words, each in left.items() if each.kind is not Kind.UNREADABLE}
-        changes = _changes_of_meaning(left)
-        if not changes or name in recipe.drop:
+        left = {phrase(each): each for each in parsed.findings if phrase(each) not in settled}
+        if any(each.kind is Kind.UNREADABLE for each in settled.values()):  # they count as missing now
+            left = {says: each for says, each in left.items() if each.kind is not Kind.UNREADABLE}
+        changes = ((says, each) for says, each in left.items() if each.sure and each.settles_by(*_MEANING))
+        says, change = next(changes, ("", None))
+        if change is None or name in recipe.drop:
             break
-        solved |= changes
-        recipe = _with_options(recipe, {name: [*changes.values()]})
-    stated = ["drop"] if name in recipe.drop else ["range"] if name in recipe.ranges else []
-    findings = [each for each in (solved | left).values() if not each.settles_by(*stated)]
-    if name in recipe.drop:
-        findings = [each for each in findings if not each.options]
-    return _report_of(name, parsed, tuple(findings), recipe), parsed
+        settled[says] = change
+        recipe = _with_lines(recipe, {name: [change]})
+    return parsed, [*settled.values(), *left.values()]
 
 
-def _changes_of_meaning(found: Mapping[str, Finding]) -> dict[str, Finding]:
-    """Return the findings, by their words, that settle the meaning of a column next."""
-    changes = {words: each for words, each in found.items() if each.sure and each.settles_by(*_MEANING)}
-    for words, each in changes.items():
-        if ("kind", TEXT) in each.options or each.settles_by("format"):  # by itself
-            return {words: each}
-    crowded = {words: each for words, each in changes.items() if each.kind is Kind.TOO_MANY_TEXTS}
-    return {words: each for words, each in changes.items() if words not in crowded} or crowded
+def _with_person(recipe: Recipe, findings: dict[str, list[Finding]]) -> Recipe:
+    """Return the recipe with the first column that names people with several rows, if one does for sure.
 
-
-def _report_of(name: str, parsed: Parsed, found: tuple[Finding, ...], recipe: Recipe) -> ColumnReport:
-    """Return the report of a column from its final values."""
-    if parsed.values is None:
-        return ColumnReport(name, "text", findings=found)
-    kinds, counts = {each.kind for each in found}, parsed.values.value_counts()
-    if parsed.numeric:
-        kind = "date" if recipe.column(name).kind == DATE else "number"
-    else:
-        counts = counts[counts > 0]
-        kind = "text" if kinds & {Kind.TOO_MANY_TEXTS, Kind.ROW_NAMES, Kind.FREE_TEXT} else "category"
-    if Kind.EMPTY in kinds:
-        kind = "constant" if len(counts) else "empty"
-    span = ""
-    if kind == "number" and len(counts) and not kinds & {Kind.BEYOND, Kind.ROW_NAMES}:
-        span = f"{_decade(counts.index.min(), -1)} to {_decade(counts.index.max(), 1)}"
-    names: list[tuple[str, int]] = []
-    labels = recipe.roles_of(name) & {"target", "group"}
-    if labels:
-        frequent = counts[counts >= RARE_ROWS][:MANY_CATEGORIES]
-        named = map(number_text, frequent.index) if parsed.numeric else frequent.index
-        names = list(zip(named, map(int, frequent), strict=True))
-    rare = int((counts < RARE_ROWS).sum()) if kind == "category" or labels else 0
-    missing = int(parsed.values.isna().sum())
-    return ColumnReport(name, kind, missing, len(counts), span, found, tuple(names), rare)
-
-
-def _decade(value: float, towards: int) -> str:
-    """The next power of ten below (towards=-1) or above (1), or 0: it tells no row's value."""
-    if value == 0:
-        return "0"
-    outwards = (value > 0) == (towards > 0)
-    power = math.log10(abs(value))
-    tens = 10.0 ** (math.ceil(power) if outwards else math.floor(power))
-    if abs(value) < 1:
-        tens = 1.0 if outwards else 0.0
-    return f"{math.copysign(tens, value) if tens else 0:,.0f}"
-
-
-def _with_person(recipe: Recipe, reports: list[ColumnReport]) -> tuple[Recipe, list[ColumnReport]]:
-    """Return the recipe with the first column that names people with several rows, if one does for sure."""
+    No other column is then said to name them.
+    """
     named = [
-        report.name
-        for report in reports
-        if report.name not in recipe.drop
-        and any(each.kind is Kind.PERSONS and each.sure for each in report.findings)
+        name
+        for name, each in findings.items()
+        if name not in recipe.drop and any(found.kind is Kind.PERSONS and found.sure for found in each)
     ]
     if recipe.person is not None or not named:
-        return recipe, reports
-    person = {"person": named[0], "rows_per_person": USUAL_ROWS_PER_PERSON}
-    further = [
-        replace(report, findings=tuple(each for each in report.findings if each.kind is not Kind.PERSONS))
-        if report.name in named[1:]
-        else report
-        for report in reports
+        return recipe
+    for name in named[1:]:
+        findings[name] = [each for each in findings[name] if each.kind is not Kind.PERSONS]
+    return recipe.with_changes({"person": named[0], "rows_per_person": USUAL_ROWS_PER_PERSON})
+
+
+def _report_of(name: str, parsed: Parsed, found: list[Finding], recipe: Recipe) -> ColumnReport:
+    """Return the report of a column from its final values, with the findings that its role leaves."""
+    stated = ["drop"] if name in recipe.drop else ["range"] if name in recipe.ranges else []
+    found = [
+        each for each in found if not each.settles_by(*stated) and not (name in recipe.drop and each.options)
     ]
-    return recipe.with_changes(person), further
-
-
-def _persons(recipe: Recipe, reports: Sequence[ColumnReport], parsed: Mapping[str, Parsed]) -> Persons | None:
-    """Return rows by person: by the recipe's column, one that may name people, or one that names rows."""
-    kinds = (Kind.PERSONS, Kind.ROW_NAMES)
-    found = (each.name for kind in kinds for each in reports if any(f.kind is kind for f in each.findings))
-    name = recipe.person or next(found, None)
-    if name is None or (values := parsed[name].values) is None:
-        return None
-    counts = values.value_counts().to_numpy()
-    counts = counts[counts > 0]
-    if not len(counts):
-        return None
-    return Persons(name, len(counts), float(counts.mean()), float(np.mean(counts > 1)))
-
-
-def _with_leaks(reports: Sequence[ColumnReport], signals: Sequence[Signal]) -> list[ColumnReport]:
-    """Return the reports, with a finding on each column that tells the target by itself."""
-    told = {each.column: f"{each.auc:.3f}" for each in signals if each.suspicious}
-    leaks = {name: Finding(Kind.LEAK, _DROP, detail=auc, sure=False) for name, auc in told.items()}
-    return [
-        replace(report, findings=(*report.findings, leaks[report.name])) if report.name in leaks else report
-        for report in reports
-    ]
-
-
-def _people_problems(read: Columns) -> list[str]:
-    """Return a sentence for each input that may name people: what is protected must be said."""
-    doubts = read.findings(Level.DOUBT)
-    return [sentence(found, name) for name, found in doubts if found.kind is Kind.PERSONS]
-
-
-def _with_role(report: ColumnReport, recipe: Recipe) -> ColumnReport:
-    """Return the report of a column, with what follows from its role."""
-    found = list(report.findings)
-    if report.name == recipe.target:
-        classes = [name for name, _ in report.names]
-        two = report.distinct == len(classes) == 2
-        if recipe.positive is None and two and named_positive(classes) is None:
-            found.append(Finding(Kind.POSITIVE, (("positive", classes[-1]),), detail=classes[-1]))
-    if report.name == recipe.person:
+    if name == recipe.person:
         found = [each for each in found if not each.settles_by("drop")]
     if any(each.sure and each.settles_by("drop") for each in found):  # nothing else is worth saying
         found = [each for each in found if not each.options or (each.sure and each.settles_by("drop"))]
-    return replace(report, findings=tuple(found))
+    if parsed.values is None:
+        return ColumnReport(name, "text", findings=tuple(found))
+    counts = parsed.values.value_counts()
+    counts = counts[counts > 0]
+    kinds = {each.kind for each in found}
+    if Kind.EMPTY in kinds:
+        kind = "constant" if len(counts) else "empty"
+    elif parsed.numeric:
+        kind = (
+            "date"
+            if any(each.settles_by("format") for each in found) or recipe.column(name).kind == DATE
+            else "number"
+        )
+    else:
+        kind = "text" if kinds & {Kind.MANY_TEXTS, Kind.ROW_NAMES} else "category"
+    labels = recipe.roles_of(name) & {"target", "group"}
+    frequent = counts[counts >= RARE_ROWS][:MANY_CATEGORIES] if labels else counts[:0]
+    texts = map(number_text, frequent.index) if parsed.numeric else frequent.index
+    names = tuple(zip(texts, map(int, frequent), strict=True))
+    classes = [each for each, _ in names] if len(counts) == 2 and name == recipe.target else []
+    if len(classes) == 2 and recipe.positive is None and named_positive(classes) is None:
+        found.append(Finding(Kind.POSITIVE, (("positive", classes[1]),), detail=classes[1]))
+    rare = int((counts < RARE_ROWS).sum()) if kind == "category" or labels else 0
+    missing = int(parsed.values.isna().sum())
+    return ColumnReport(name, kind, missing, len(counts), tuple(found), names, rare)
 
 
-def _with_options(recipe: Recipe, findings: Mapping[str, Sequence[Finding]]) -> Recipe:
+def _with_lines(recipe: Recipe, findings: Mapping[str, Sequence[Finding]]) -> Recipe:
     """Return the recipe with the lines of all findings that need no check, by column."""
-    given: dict[str, Any] = {"drop": [], "columns": {}}
+    stated: dict[str, Any] = {"drop": [], "columns": {}}
     for name, found in findings.items():
         missing = [*recipe.column(name).missing]
         for option, value in (each for one in found if one.sure for each in one.options):
             if option == "drop":
-                given["drop"].append(name)
+                stated["drop"].append(name)
             elif option == "positive":
-                given["positive"] = value
+                stated["positive"] = value
             elif option not in ("range", "person", "rows_per_person"):
                 missing += [value] if option == "missing" and value not in missing else []
-                stated = {"missing": missing, "fold": True}.get(option, value)
-                given["columns"].setdefault(name, {})[option] = stated
-    return recipe.with_changes(given)
+                fields = stated["columns"].setdefault(name, {})
+                fields[option] = {"missing": missing, "fold": True}.get(option, value)
+    return recipe.with_changes(stated)
 
 
 _REASONS = {
@@ -418,27 +321,12 @@ def recipe_toml(report: TableReport) -> str:
             column = value if option == "person" else report.recipe.target or ""
             why = _REASONS.get(option) or reasons.get((option, column))
             lines.append(f"{option} = {toml_value(value)}{_comment(why)}")
-    if report.recipe.person is None:
-        lines += _people_to_check(report)
     for name, stated in columns.items():
         lines += ["", f"[column.{toml_key(name)}]"]
         for option, value in stated.items():
             why = reasons.get(("format" if value == DATE else option, name))
             lines.append(f"{option} = {toml_value(value)}{_comment(why)}")
     return "\n".join([*lines, ""])
-
-
-def _people_to_check(report: TableReport) -> list[str]:
-    """Return commented lines for a column that may name people with several rows each."""
-    for column in report.columns:
-        for found in column.findings:
-            if found.kind is Kind.PERSONS:
-                return [
-                    f"# person = {toml_value(column.name)}{_comment(phrase(found))}: epsilon holds for a row "
-                    "until you say so",
-                    f"# rows_per_person = {USUAL_ROWS_PER_PERSON}",
-                ]
-    return []
 
 
 def _comment(why: str | None) -> str:
