@@ -211,10 +211,10 @@ def test_all_problems_of_a_table_come_at_once_and_wrong_names_before_them(tmp_pa
     with raises_field(DataError, "table", "for 4 reasons") as raised:
         open_source(str(path), target="ill", group="sex").split(0)
     for part in (
-        "'born' holds dates in 1,200 rows; make them numbers",
+        "'born' holds dates in 1,200 rows; say so",
         '([column.born] kind = "date")',
         '([column.since] format = "%d/%m/%Y")',
-        "'tags' has 1,200",
+        "'tags' holds 1,200",
         "'sex': 1",
     ):
         assert part in str(raised.value)
