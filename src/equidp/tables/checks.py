@@ -46,18 +46,6 @@ def missing_problem(table: pd.DataFrame, otherwise: str) -> list[str]:
     return [f"{missing.any(axis=1).sum()} of {len(table)} rows have missing values ({listed}). {otherwise}"]
 
 
-def weight_problem(column: pd.Series, first_text_phrase: str) -> list[str]:
-    """Return a list with a message if a column of weights is invalid, else []."""
-    if column.dtype != float:
-        return [f"column {column.name!r} of weights holds texts{first_text_phrase}; expected numbers."]
-    try:
-        check_weights(column.to_numpy(), f"column {column.name!r}")
-        check_some_weight(column.to_numpy(), f"column {column.name!r}")
-    except DataError as error:
-        return [str(error)]
-    return []
-
-
 def refuse_missing(table: pd.DataFrame, otherwise: str) -> None:
     """Raise a DataError if values are missing; `otherwise` is the remedy."""
     for problem in missing_problem(table, otherwise):
@@ -115,7 +103,7 @@ def _label_problems(read: Columns, recipe: Recipe) -> list[str]:
     if absent := int(table[target].isna().sum()):
         problems.append(f"target {target!r} is missing in {absent} of {len(table)} rows; remove those rows.")
     if recipe.weight is not None:
-        problems += weight_problem(table[recipe.weight], read.first_text_phrase(recipe.weight))
+        problems += _weight_problem(table[recipe.weight], read.first_text_phrase(recipe.weight))
     if recipe.person is not None and (unknown := int(table[recipe.person].isna().sum())):
         problems.append(
             f"person {recipe.person!r} is missing in {unknown} of {len(table)} rows, and epsilon is promised "
@@ -141,3 +129,14 @@ def _label_problems(read: Columns, recipe: Recipe) -> list[str]:
     elif len(names) < 2:
         problems.append(f"{columns} gives one group only; expected at least two to compare.")
     return problems
+
+
+def _weight_problem(column: pd.Series, first_text_phrase: str) -> list[str]:
+    if column.dtype != float:
+        return [f"column {column.name!r} of weights holds texts{first_text_phrase}; expected numbers."]
+    try:
+        check_weights(column.to_numpy(), f"column {column.name!r}")
+        check_some_weight(column.to_numpy(), f"column {column.name!r}")
+    except DataError as error:
+        return [str(error)]
+    return []

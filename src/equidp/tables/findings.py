@@ -7,7 +7,6 @@ entry of `Kind`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum
@@ -17,7 +16,6 @@ from equidp.tables.recipe import toml_key, toml_value
 
 USUAL_ROWS_PER_PERSON = 4
 """Most rows of a person that are proposed where nothing is known of them."""
-_PEOPLE = re.compile(r"(^|[^a-z])(pid|mrn|person|patient|subject|client|customer|member|user)([^a-z]|$)")
 
 
 class Level(StrEnum):
@@ -204,15 +202,6 @@ def _line(column: str, field: str, value: str) -> str:
     values: dict[str, Any] = {"drop": [column], "person": column, "fold": True}
     values |= {"missing": [value], "known": [value]}
     return f"{field} = {toml_value(values.get(field, value))}"
-
-
-def names_people(column: str) -> bool:
-    """Return True where a column's name says that it names people.
-
-    >>> [name for name in ("patient", "userId", "CUSTOMER_NR", "id", "clientele") if names_people(name)]
-    ['patient', 'userId', 'CUSTOMER_NR']
-    """
-    return _PEOPLE.search(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", column).lower()) is not None
 
 
 def count_phrase(rows: int) -> str:

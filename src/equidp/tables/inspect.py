@@ -75,7 +75,7 @@ class ColumnReport:
 
 @dataclass(frozen=True)
 class TableReport:
-    """Findings of `inspect_table`. The report names no cell of a row but for frequent classes and groups.
+    """Findings on a table. The report names no cell of a row but for frequent classes and groups.
 
     Attributes:
         path: of the file.
@@ -124,7 +124,8 @@ def inspect(
 ) -> TableReport:
     """Show what is in a table before it is used, and a recipe that settles it, as `equidp inspect` does.
 
-    Reads the whole table without privacy, finds separator and charset, and shows no cell of a row.
+    Reads the whole table without privacy, finds separator and charset, and shows no cell of a row. Without a
+    column of people, one is looked for.
 
     Args:
         file: a CSV or Parquet file, compressed or not, or a folder of Parquet files.
@@ -149,24 +150,7 @@ def inspect(
 
 
 def inspect_table(path: str | PathLike[str], recipe: Recipe = Recipe()) -> TableReport:
-    """Read a whole table without privacy, and return what to know about it and a recipe for it.
-
-    Finds the separator and the charset by itself. What the recipe says of a column is taken as it is.
-
-    Args:
-        path: a CSV or Parquet file, compressed or not, or a folder of Parquet files.
-        recipe: what is known already, such as target and group. Without a column of people, one is looked
-            for.
-
-    Raises:
-        DataError: the file cannot be read, or lacks columns that were named.
-
-    >>> import pandas as pd
-    >>> path = getfixture("tmp_path") / "people.csv"
-    >>> pd.DataFrame({"id": range(200), "lab": ["1,5", "2"] * 100}).to_csv(path, index=False, sep=";")
-    >>> inspect_table(path).recipe.to_plain()
-    {'drop': ['id'], 'sep': ';', 'columns': {'lab': {'decimal': ','}}}
-    """
+    """Show what `inspect` does, by a recipe: what that says of a column is taken as it is."""
     file = Path(path)
     recipe = with_format(file, recipe)
     cells = read(file, recipe)

@@ -37,7 +37,6 @@ from equidp.tables.findings import (
     Kind,
     Level,
     count_phrase,
-    names_people,
 )
 from equidp.tables.guess import (
     Ints,
@@ -92,6 +91,7 @@ _FEW_DATES = 10
 """Different texts up to which dates, such as 2024-05, may be categories."""
 _SPELLED_NUMBERS = 1000
 """With more different numbers, a column measures something, and 1.1 beside 1.10 is no finding."""
+_PEOPLE = r"(^|[^a-z])(pid|mrn|person|patient|subject|client|customer|member|user)([^a-z]|$)"
 _ZEROS, _POWERS, _WHOLE = r"[+-]?0\d.*", r"\d+[eE]\d+|\+\d+", r"[+-]?\d+(\.0*)?"
 _OF_CELLS = {Kind.ODD_TYPE, Kind.UNREADABLE, Kind.SEVERAL_MARKS, Kind.DATES}
 """Findings on a later table: what its values may mean was settled when the model was trained."""
@@ -525,7 +525,9 @@ def _repeats_ids(name: str, different: int, known: int) -> bool:
 
 
 def _may_name_people(column: str) -> bool:
-    return names_people(column) or column.lower() in ("id", "ids", "uuid")
+    """Return True where a column's name says that it names people, such as userId, or anything."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", column).lower()
+    return column.lower() in ("id", "ids", "uuid") or re.search(_PEOPLE, words) is not None
 
 
 # ----------------------------------------------------------- what texts may be, where nothing is stated
