@@ -29,7 +29,7 @@ def of(values, **others) -> list[str]:
         ),
         (
             np.where(ROWS % 9 == 0, -999.0, ROWS / 7),
-            "'lab' holds -999 in 14 of 120 rows, apart from the others; if it stands",
+            "'lab' holds -999 in 14 rows, apart from the others; if it stands",
         ),
         (
             ["1,87" if row == 3 else f"{row / 7:.2f}" for row in ROWS],

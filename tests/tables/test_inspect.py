@@ -142,8 +142,8 @@ def test_the_recipe_gives_the_reason_for_each_line(tmp_path):
         '# target = "COLUMN"  # to be named',
         '    "country",  # holds one value in all rows',
         '[column.zip]\nkind = "text"  # holds numbers with leading zeros, as codes have',
-        '[column.Alter]\nmissing = ["-999"]  # holds -999 in 4 of 240 rows, apart from the others',
-        "[column.pain]\nmissing = [\"Unknown\"]  # holds 'Unknown' in 3 of 240 rows, among numbers",
+        '[column.Alter]\nmissing = ["-999"]  # holds -999 in 4 rows, apart from the others',
+        "[column.pain]\nmissing = [\"Unknown\"]  # holds 'Unknown' in 3 rows, among numbers",
         '[column."Einkommen €"]\nthousands = ","  # holds numbers with commas between thousands',
     ):
         assert line in text

@@ -33,8 +33,8 @@ class Level(StrEnum):
 class Entry:
     """Words of a kind of findings.
 
-    Templates are filled in from the finding: {rows} is "3 rows"; {count} and {of} are numbers; {detail} and
-    {other} are its texts; {first} is ", the first in row 4" where that is known. {lines} are the lines of
+    Templates are filled in from the finding: {rows} is "3 rows"; {count} and {of} are numbers; {share} is
+    "3 of 9 rows" where `of` is given; {detail} and {other} are its texts; {first} is ", the first in row 4" where that is known. {lines} are the lines of
     run.toml that settle it; {text}, {number}, {fold}, {drop} and {person} are lines for other answers.
 
     Attributes:
@@ -64,7 +64,7 @@ class Kind(Enum):
         "{first}; say what it holds ({lines}), or correct the file",
     )
     STAND_IN = Entry(
-        "holds {detail} in {count} of {of} rows{other}",
+        "holds {detail} in {share}{other}",
         "; if it stands for a missing value, say so ({lines})",
     )
     ABSENT = Entry("holds {detail}, which count as missing{other}", "; where it is a value, say so ({lines})")
@@ -230,6 +230,7 @@ def _fill(template: str, found: Finding, name: str) -> str:
         rows=count_phrase(found.rows),
         count=f"{found.rows:,}",
         of=f"{found.of:,}",
+        share=f"{found.rows:,} of {count_phrase(found.of)}" if found.of else count_phrase(found.rows),
         detail=found.detail,
         other=found.other,
         first=f", the first in row {found.first + 1:,}" if found.first >= 0 else "",

@@ -316,9 +316,10 @@ def _word_findings(texts: Texts, lost: Bools, among: str, level: Level) -> Itera
     """Yield findings on known words for missing values, among numbers or dates."""
     sure = not texts.roles & {"target", "weight"}  # they must have values
     for word in texts.text[lost & are_words(texts.text)]:
+        rows = int(texts.rows[texts.text == word].sum())
+        says, other = repr(word), f", among {among}"
         options = (("missing", word),)
-        fields = {"detail": repr(word), "other": f", among {among}", "sure": sure, "level": level}
-        yield texts.find(Kind.STAND_IN, texts.text == word, options, **fields)
+        yield Finding(Kind.STAND_IN, options, rows, detail=says, other=other, sure=sure, level=level)
 
 
 def _mark_findings(texts: Texts, read: pd.Series) -> Iterator[Finding]:
@@ -560,13 +561,13 @@ def _date_finding(texts: Texts, typed: str, level: Level) -> Finding:
     guess = None if typed else guess_dates(texts.text, texts.rows)
     form = typed or ("FORMAT" if guess is None else dict(guess.options)["format"])
     options: Options = (("format", form), *(("missing", each) for each in texts.text[are_words(texts.text)]))
+    sure = form != "FORMAT" and "weight" not in texts.roles
     if texts.roles & {"target", "group"}:
-        options = _AS_TEXT
+        options, sure = _AS_TEXT, True
     other = f", taken as {len(texts.text):,} categories"
     if level is Level.PROBLEM:
         other = f" in {count_phrase(texts.known)}"
     if guess is not None:
         other += guess.check
-    sure = form != "FORMAT" and "weight" not in texts.roles
     noun = noun_of_dates(form)
     return Finding(Kind.DATES, options, texts.known, detail=noun, other=other, sure=sure, level=level)
