@@ -34,8 +34,9 @@ class Entry:
     """Words of a kind of findings.
 
     Templates are filled in from the finding: {rows} is "3 rows"; {count} and {of} are numbers; {share} is
-    "3 of 9 rows" where `of` is given; {detail} and {other} are its texts; {first} is ", the first in row 4" where that is known. {lines} are the lines of
-    run.toml that settle it; {text}, {number}, {fold}, {drop} and {person} are lines for other answers.
+    "3 of 9 rows" where `of` is given; {detail} and {other} are its texts; {first} is ", the first in row 4"
+    where that is known. {lines} are the lines of run.toml that settle it; {text}, {number}, {fold}, {drop}
+    and {person} are lines for other answers.
 
     Attributes:
         says: what the column is found to do, such as "holds one value in all rows".
