@@ -462,9 +462,8 @@ def _stand_ins(
         where = ", apart from the others" if apart else ", the only number below zero" if alone else ""
         detail = f"the date {listed[value]}" if dates else listed[value]
         sure = (apart or alone) and not roles & {"target", "weight"}
-        yield Finding(
-            Kind.STAND_IN, (("missing", listed[value]),), rows, len(known), detail, where, sure=sure
-        )
+        options, of = (("missing", listed[value]),), len(known) if dates else 0
+        yield Finding(Kind.STAND_IN, options, rows, of, detail, where, sure=sure)
 
 
 # -------------------------------------------------------------------------------------------------- texts
