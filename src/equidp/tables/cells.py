@@ -23,7 +23,7 @@ MISSING_TEXTS = frozenset((
 ))  # fmt: skip
 """Texts that stand for a missing value in every column: pandas' own, and the "?" of census files."""
 MISSING_WORDS = (
-    r"-{1,2}|\.{1,2}|unk(nown)?|unbekannt|k\. ?a\.|keine angabe|missing|none|nil|n\.?[ad]\.?|undefined|tbd|"
+    r"-{1,2}|\.{1,2}|unk|unknown|unbekannt|k\. ?a\.|keine angabe|missing|none|nil|n\.?[ad]\.?|undefined|tbd|"
     r"error|not (available|applicable|known)|\((null|none)\)|(00|0000)[-/.]00[-/.](00|0000)|err:5\d\d|"
     r"#(ref|value|div/0|name|num|null|spill|calc|error|wert|bezug|zahl|nv|valeur)[!?]?"
 )
