@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, assert_never, final
+from importlib import resources
+from string import Template
+from typing import NamedTuple, assert_never, final
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from equidp.display import Table, markdown_text
@@ -145,7 +146,10 @@ class Document:
 
     def to_html(self) -> str:
         """Return the document as one HTML page that needs no other files; all texts are escaped."""
-        return filled("document.html", title=self.title, body=_joined_html(self.blocks))
+        page = (
+            resources.files("equidp.report").joinpath("templates/document.html").read_text(encoding="utf-8")
+        )
+        return Template(page).substitute(title=escape(self.title), body=_joined_html(self.blocks))
 
     def to_markdown(self) -> str:
         """Return the document as Markdown, in which marks of HTML and tables are text."""
@@ -157,47 +161,15 @@ def paragraphs(texts: Iterable[str], *, small: bool = False) -> list[Paragraph]:
     return [Paragraph(text, small) for text in texts]
 
 
-def filled(template: str, package: str = "equidp.report", **values: Any) -> str:
-    """Fill in an HTML template, which may call `table_element` and `figure_element`; texts are escaped.
-
-    Args:
-        template: name of a file in the folder `templates` of the package, or of equidp.report, whose parts
-            (base.css, print.css) it may include.
-        package: import path of the template's package.
-        values: of the template's names.
-    """
-    environment = Environment(
-        loader=ChoiceLoader([PackageLoader(package), PackageLoader("equidp.report")]),
-        autoescape=True,
-        finalize=unbroken,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals |= {"table_element": table_element, "figure_element": figure_element}
-    return environment.get_template(template).render(values)
+def _unbroken(text: str) -> Markup:
+    """HTML in which no line ends within a number such as 1e-05; a text is escaped, Markup stays."""
+    return Markup(re.sub(r"\b\d+(\.\d+)?e-\d+", r'<span class="whole">\g<0></span>', str(escape(text))))
 
 
-def unbroken(value: object) -> object:
-    """HTML in which no line ends within a number such as 1e-05; texts are escaped, other values stay."""
-    if isinstance(value, Markup) or not isinstance(value, str):
-        return value
-    return _unbroken_html(escape(value))
-
-
-def _unbroken_html(html: Markup) -> Markup:
-    return Markup(re.sub(r"\b\d+(\.\d+)?e-\d+", r'<span class="whole">\g<0></span>', str(html)))
-
-
-def table_element(table: Table, heads: bool = True) -> Markup:
+def _table_html(table: Table, heads: bool = True) -> Markup:
     """Element of a table, whose rows become cards on a narrow screen; `heads`: as `Table.to_html` has it."""
     kind = " facts" if not heads else " many" if len(table.columns) > _MOST_COLUMNS else ""
-    return Markup('<div class="scroll{}">{}</div>').format(kind, _unbroken_html(table.to_html(heads=heads)))
-
-
-def figure_element(plot: Drawn) -> Markup:
-    """Element of a figure."""
-    return Markup('<div role="img" aria-label="{}">{}</div>').format(plot.title, Markup(plot.svg))
+    return Markup('<div class="scroll{}">{}</div>').format(kind, _unbroken(table.to_html(heads=heads)))
 
 
 def _joined_html(blocks: Sequence[Block]) -> Markup:
@@ -207,29 +179,29 @@ def _joined_html(blocks: Sequence[Block]) -> Markup:
 def _block_html(block: Block) -> Markup:
     match block:
         case Heading():
-            return Markup("<h{0}>{1}</h{0}>").format(block.level, unbroken(block.text))
+            return Markup("<h{0}>{1}</h{0}>").format(block.level, _unbroken(block.text))
         case Paragraph():
             return Markup("<p{}>{}</p>").format(
-                Markup(' class="soft"' if block.small else ""), unbroken(block.text)
+                Markup(' class="soft"' if block.small else ""), _unbroken(block.text)
             )
         case Listing():
-            items = Markup("\n").join(Markup("<li>{}</li>").format(unbroken(item)) for item in block.items)
+            items = Markup("\n").join(Markup("<li>{}</li>").format(_unbroken(item)) for item in block.items)
             return Markup("<ul>\n{}\n</ul>").format(items)
         case Code():
             return Markup("<pre>{}</pre>").format(block.text)
         case Table():
-            return table_element(block)
+            return _table_html(block)
         case Facts():
-            return table_element(block.table, heads=False)
+            return _table_html(block.table, heads=False)
         case Drawn():
             caption: list[Block] = [Heading(block.title, 3), Paragraph(block.caption, small=True)]
-            return Markup("<figure><figcaption>{}</figcaption>{}</figure>").format(
-                _joined_html(caption), figure_element(block)
-            )
+            return Markup(
+                '<figure><figcaption>{}</figcaption><div role="img" aria-label="{}">{}</div></figure>'
+            ).format(_joined_html(caption), block.title, Markup(block.svg))
         case Tiles():
             tiles = Markup("\n").join(
                 Markup("<li><b>{}</b> {} <small>{}</small></li>").format(
-                    *map(unbroken, (each.figure, each.label, each.note))
+                    *map(_unbroken, (each.figure, each.label, each.note))
                 )
                 for each in block.tiles
             )
