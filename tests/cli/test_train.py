@@ -528,7 +528,9 @@ def test_individual_privacy_is_released_within_the_epsilon_that_was_asked_for(ru
     rows = json.loads((people / "run" / "share" / "released.json").read_text())
     assert [row["group"] for row in rows] == ["F", "M"]
     assert all(0 < row["mean"] < 3 and 0 < row["standard_error"] < 1 for row in rows)
-    assert "| mean epsilon of F |" in (people / "run" / "share" / "card.md").read_text()
+    card = (people / "run" / "share" / "card.md").read_text()
+    assert "Mean epsilon of a group's members, released with noise" in card
+    assert re.search(r"^\| F \| [\d.]+ ± ", card, re.MULTILINE)
     assert run("evaluate", "run", "--json", "figures.json")[0] == 0
     assert json.loads((people / "figures.json").read_text())["released"] == rows
     assert run("train", "--resume", "run")[0] == 0  # nothing is left to do: nothing is released again

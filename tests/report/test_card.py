@@ -47,7 +47,7 @@ def card(request, run, tmp_path):
         data="toys <b>|",
         evaluation=evaluate(run.model, toy(seed=1)),
         notes=["Means of age are not covered."],
-        released={"mean individual epsilon": 0.25},
+        released={"a": 0.25},
         settings={"weights": "a|b"},
     )
     write_content(run, content, path)
@@ -198,7 +198,7 @@ def test_it_says_all_that_it_should(card, run):
         "a; b",
         "no; yes",
         "Means of age are not covered.",
-        "mean individual epsilon",
+        "Mean epsilon of a group's members",
         "0.25",
         "Someone who owns several is protected less",
         f" with 2, {upper(run.epsilon(rows=4))} with 4, ",
@@ -275,7 +275,7 @@ def test_both_formats_say_the_same_words_in_the_same_order(run, tmp_path):
     content = CardContent(
         data="toys <b>|",
         evaluation=evaluate(run.model, toy(seed=1)),
-        released={"mean epsilon": 0.25},
+        released={"a": 0.25},
         remarks="One.\n\nTwo.",
         too_noisy=["few"],
     )

@@ -86,7 +86,7 @@ class CardContent:
         remarks: paragraphs of theirs.
         columns: facts about the columns and the test examples, by name.
         settings: further settings, by name.
-        released: individual privacy that the run released, by name.
+        released: mean epsilon of the members of each group, if the run released it.
         too_noisy: groups whose released values are hidden by their noise.
         group_risks: by group, `Risk.values_by_name` of `IndividualReport.group_risks`.
         together: sentence on the spending of all runs in the ledger.
@@ -295,8 +295,9 @@ def _privacy_by_group(content: CardContent) -> Iterator[Block]:
         )
         yield Table(columns, [(name, *(each[risk] for risk in _RISKS)) for name, each in risks.items()])
     if released:
-        yield Paragraph("Released with noise, and counted in epsilon:")
-        yield Table([Column("released", "name"), Column("value", show="{:.2g}".format)], [*released.items()])
+        yield Paragraph("Mean epsilon of a group's members, released with noise and counted in epsilon:")
+        columns = [Column("group", "name"), Column("mean epsilon", show="{:.2g}".format)]
+        yield Table(columns, [*released.items()])
     if content.too_noisy:
         yield Paragraph(f"No released value of {'; '.join(content.too_noisy)}: too few people for its noise.")
 

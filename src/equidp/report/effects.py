@@ -60,20 +60,20 @@ def effect_blocks(
 
 def _effect_table(effects: Sequence[Effect], classes: Sequence[str], dates: Collection[str]) -> Table:
     """Table of all columns: size of the effect, and the parts that add least and most."""
-    several = len(classes) > 2
+    several, flagged = len(classes) > 2, any(effect.missing for effect in effects)
     columns = [
         Column("column", "name"),
         Column("root mean square", show="{:.2f}".format),
         *([Column("class", "text")] if several else []),
-        *(Column(head, "text") for head in ("adds least", "adds most", "missing")),
+        *(Column(head, "text") for head in ("adds least", "adds most", *["missing"] * flagged)),
     ]
     rows: list[list[Cell]] = []
     for effect in effects:
         output = int((effect.known**2).mean(axis=0).argmax())
         known, texts = effect.known[:, output], part_texts(effect, is_date=effect.column in dates)
         ends = [f"{texts[at]} ({known[at]:+.2f})" for at in (known.argmin(), known.argmax())]
-        missing = f"{effect.values[-1, output]:+.2f}" if effect.missing else ""
-        rows.append([effect.column, effect.spread, *([classes[output]] if several else []), *ends, missing])
+        ends += [f"{effect.values[-1, output]:+.2f}" if effect.missing else ""] * flagged
+        rows.append([effect.column, effect.spread, *([classes[output]] if several else []), *ends])
     return Table(columns, rows)
 
 

@@ -76,10 +76,7 @@ def write_cards(
         remarks=config.card.notes,
         columns=_column_facts(config, encoder),
         settings=settings,
-        released={
-            f"mean epsilon of {row['group']}": Noted(row["mean"], f"± {row['standard_error']:.2g}")
-            for row in clear
-        },
+        released={row["group"]: Noted(row["mean"], f"± {row['standard_error']:.2g}") for row in clear},
         too_noisy=[row["group"] for row in too_noisy],
         group_risks={row["group"]: row["risk"] for row in [*clear, *too_noisy] if "risk" in row},
         together=together,
