@@ -258,18 +258,6 @@ def test_only_groups_that_are_clearly_worse_are_named():
 
 
 @pytest.mark.soak
-def test_an_evaluation_in_place_of_a_test_set_gives_the_same_card(run, tmp_path, monkeypatch):
-    """A caller that shows the evaluation elsewhere too makes it once."""
-    test, names = toy(seed=1), ("computed.md", "given.md")
-    equidp.write_card(run, tmp_path / names[0], test=test)
-    found = evaluate(run.model, test)
-    monkeypatch.setattr("equidp.report.card.evaluate", lambda *arguments: pytest.fail("evaluated twice"))
-    equidp.write_card(run, tmp_path / names[1], evaluation=found)
-    computed, given = ((tmp_path / name).read_text() for name in names)
-    assert computed == given
-
-
-@pytest.mark.soak
 def test_both_formats_say_the_same_words_in_the_same_order(run, tmp_path):
     """But for captions of figures, which Markdown has not, and its front matter."""
     content = CardContent(
@@ -307,12 +295,6 @@ def test_a_handful_of_test_examples_have_no_figures(tmp_path):
     assert "| a | 150 | " in card
     equidp.write_card(run, tmp_path / "card.html", test=whole.subset(few))
     assert "<th>b</th>" not in (tmp_path / "card.html").read_text()
-
-
-@pytest.mark.soak
-def test_no_line_of_a_card_ends_within_a_number(run, tmp_path):
-    equidp.write_card(run, tmp_path / "card.html", test=toy(seed=1), notes=["At delta 1e-05."])
-    assert 'delta <span class="whole">1e-05</span>' in (tmp_path / "card.html").read_text()
 
 
 @pytest.mark.soak
