@@ -65,7 +65,6 @@ class Guarantee:
         epsilon: of all releases together; infinite where training had no noise.
         delta: at which epsilon holds.
         unit: whose data the guarantee protects.
-        relation: between neighbouring datasets.
         accountant: name of the accountant that computed epsilon.
         by_group: epsilon of each group; empty where all groups have the same.
         rows: most rows of one person that were trained on; None: an example is a row.
@@ -81,7 +80,6 @@ class Guarantee:
     epsilon: float
     delta: float
     unit: Literal["example", "person"] = "example"
-    relation: str = "add or remove one"
     accountant: str = "pld"
     by_group: Mapping[str, float] = field(default_factory=dict)
     rows: int | None = None
@@ -136,7 +134,7 @@ class Guarantee:
             "delta": self.delta,
             "accountant": self.accountant,
             "unit": self.unit,
-            "relation": self.relation,
+            "relation": "add or remove one",
             "epsilon_by_group": dict(self.by_group),
             "exclusions": list(self.exclusions),
         }
