@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape as html_escape
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, final
+from typing import Any, Literal, NamedTuple, final
 
 from markupsafe import Markup
 from rich.box import SIMPLE_HEAD
@@ -16,9 +16,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Column as RichColumn, Table as RichTable
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _BETWEEN = 3  # characters beside each column on a terminal: padding, and a line
 _NARROWEST = 4  # characters of a column of values
@@ -170,13 +167,6 @@ class Table:
         for row in self.rows:
             if len(row) != len(self.columns):
                 raise ValueError(f"A row has {len(row)} cells; there are {len(self.columns)} columns.")
-
-    @classmethod
-    def from_frame(cls, frame: pd.DataFrame, caption: str = "") -> Table:
-        """Table of a data frame: its first column names rows, the others hold values as texts."""
-        kinds: list[Kind] = ["name", *["number"] * (len(frame.columns) - 1)]  # type: ignore[list-item]
-        columns = [Column(str(name), kind) for name, kind in zip(frame.columns, kinds, strict=True)]
-        return cls(columns, list(frame.itertuples(index=False, name=None)), caption)
 
     def texts(self, ends: str = "({} to {})") -> list[list[str]]:
         """Rows of texts, with the ends of intervals in this form."""
