@@ -15,6 +15,7 @@ from equidp.data import SOURCES, Recipe, open_source
 from equidp.data.census import Census, Preparation
 from equidp.data.table import add_binning, binning_of, split_and_encode, with_binning, with_private_noise
 from equidp.errors import SettingError
+from equidp.evaluation.effects import column_effects
 from equidp.runs.begin import begin, prepare as prepare_run
 from equidp.runs.config import RunData, TrainConfig
 from equidp.runs.saved import open_run
@@ -105,7 +106,10 @@ def test_a_run_on_a_named_table_keeps_its_encoder_and_shows_effects_with_public_
     train(tmp_path / "run")
     kept = open_run(tmp_path / "run")
     assert kept.encoder == split_and_encode(kept.config.data.source(), 0)[1]
-    assert {each.column: each.public for each in kept.effects()} == {"age": False, "sex": True}
+    assert {each.column: each.public for each in column_effects(kept.encoder, kept.run.model, 2)} == {
+        "age": False,
+        "sex": True,
+    }
     assert "Effect of each column" in (tmp_path / "run" / "share" / "card.md").read_text()
 
 
@@ -160,7 +164,7 @@ def test_a_run_keeps_its_encoding_and_predicts_by_it(path, tmp_path):
     begin(prepare_run(config), tmp_path / "run")
     train(tmp_path / "run")
     kept = open_run(tmp_path / "run")
-    assert {each.column for each in kept.effects()} == {"age", "job", "pay"}
+    assert {each.column for each in column_effects(kept.encoder, kept.run.model, 2)} == {"age", "job", "pay"}
     for card in ("card.html", "card.md"):
         assert "Effect of each column" in (tmp_path / "run" / "share" / card).read_text()
     encoder = split_and_encode(opened(path, "cut"), 0)[1]
