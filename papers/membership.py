@@ -35,8 +35,8 @@ def sensitive_success_rates(
         group_names: one per group.
         seed: of the halves.
 
-    >>> scores, members = np.arange(16.0), np.arange(16) >= 8
-    >>> sensitive_success_rates(scores, members, np.zeros(16, dtype=int), ["a"])
+    >>> members = np.arange(16) >= 8
+    >>> sensitive_success_rates(members.astype(float), members, np.zeros(16, dtype=int), ["a"])
     {'a': 1.0, 'all': 1.0}
     """
     return {

@@ -218,7 +218,6 @@ def prepare(
     chosen_device(device)
     # Absolute, since worker processes outlive a comparison and stay where the first one was.
     folder = Path(directory).absolute()
-    Store(folder).check()
     forget_splits()
     read = source
     if isinstance(asked.plan, str):
@@ -261,6 +260,7 @@ def run_comparison(
 ) -> Comparison:
     """Train the cells of a comparison that are not kept yet, and compare all; arguments as in `compare`."""
     prepared = prepare(source, asked, directory=directory, device=device)
+    Store(prepared.folder).check()
     prepared.check()
     _warn_of_unknown_code(prepared)
     if len(prepared.seeds) == 1:

@@ -147,7 +147,7 @@ class GroupedDataset:
             column: Any = getattr(self, label)
             if column is None and label not in ("targets", "groups"):
                 continue
-            given = f"{list(column.shape)} {column.dtype}" if isinstance(column, Tensor) else type(column)
+            given = f"{tuple(column.shape)} {column.dtype}" if isinstance(column, Tensor) else type(column)
             if (
                 not isinstance(column, Tensor)
                 or column.shape != shape

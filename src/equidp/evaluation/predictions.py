@@ -17,7 +17,7 @@ from equidp.engines.model import call_model, device_of, one_tensor, preserve_mod
 from equidp.errors import SettingError
 from equidp.evaluation.intervals import Floats
 from equidp.kernel.inputs import Inputs, in_parts, moved_to
-from equidp.tables.labels import named_positive
+from equidp.tables.positive import named_positive
 
 Codes = npt.NDArray[np.int64]
 

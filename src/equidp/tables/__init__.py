@@ -9,7 +9,7 @@ The way of a table, in the order of these modules:
 4. `findings`: findings as values, and one table of their words, remedies and levels.
 5. `columns`, `checks`, `inspect`: a table of parsed columns; reasons against training; `equidp inspect`,
    which settles a recipe by the same findings. `signals`, `copies`: leaks, and copies of rows.
-6. `labels`, `split`: groups and classes as codes, and the positive class of two; rows to train and to
+6. `labels`, `positive`, `split`: groups and classes as codes; the positive class of two; rows to train and to
    test on.
 7. `encode`, `fit`, `release`: inputs of models, from exact or from noisy statistics. `new_file`: later files.
 

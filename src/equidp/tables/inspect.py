@@ -20,8 +20,8 @@ from equidp.tables.checks import problems_of
 from equidp.tables.columns import Columns, check_names, rows_problem
 from equidp.tables.copies import find_copies
 from equidp.tables.findings import USUAL_ROWS_PER_PERSON, Finding, Kind, Level, phrase, sentence
-from equidp.tables.labels import named_positive
 from equidp.tables.parse import MANY_CATEGORIES, RARE_ROWS, Parsed, parse
+from equidp.tables.positive import named_positive
 from equidp.tables.read import notes_of, read, with_format
 from equidp.tables.recipe import DATE, Recipe, toml_key, toml_value
 from equidp.tables.signals import Signal, rank_signals

@@ -20,8 +20,6 @@ with require_extra("tables"):
     import pandas as pd
 
 Codes = npt.NDArray[np.int64]
-_YES = ("yes", "y", "true", "positive", "pos", "ja", "oui", "si", "sí", "high")
-_NO = ("no", "n", "false", "negative", "neg", "nein", "non", "none", "low", "0", "-1")
 
 
 def distinct_texts(column: pd.Series) -> tuple[Codes, list[str]]:
@@ -112,20 +110,3 @@ def known_codes(table: pd.DataFrame, columns: Sequence[str], names: Sequence[str
             field=", ".join(columns),
         )
     return codes
-
-
-def named_positive(class_names: Sequence[str]) -> str | None:
-    """Return the name that says yes, stands beside one that says no, or begins with ">"; None: none does.
-
-    >>> [named_positive(names) for names in (("no", "yes"), ("0", "1"), ("<=50K", ">50K"), ("ill", "well"))]
-    ['yes', '1', '>50K', None]
-    """
-    words = [name.strip().lower() for name in class_names]
-    for says_yes in (
-        [word in _YES for word in words],
-        [word in _NO for word in reversed(words)],
-        [word.startswith(">") for word in words],
-    ):
-        if sum(says_yes) == 1:
-            return class_names[says_yes.index(True)]
-    return None
