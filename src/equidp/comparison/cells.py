@@ -127,8 +127,8 @@ class _CountShares(TableCallback):
 
     def table(self, trainer: Trainer) -> pd.DataFrame:
         report = trainer.individual_report()
-        columns = ["group", "count", "mean", "median", "q95"]
-        table = report.sensitive_by_group()[columns]
+        table = report.sensitive_by_group()
+        table = table.loc[table["group"] != ALL, ["group", "count", "mean", "median", "q95"]]
         return table.assign(group_epsilon=report.group_epsilons, epsilon=report.largest)
 
 

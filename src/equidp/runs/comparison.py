@@ -155,12 +155,12 @@ def comparison_of(
         if isinstance(release, IndividualRelease):  # recorded and not released, as models are not either
             compared["callbacks"] = (*compared.get("callbacks", ()), ExampleEpsilons())
             continue
-        settings = asdict(release)  # type: ignore[call-overload]
-        if not settings.keys() <= {each.name for each in fields(ComparisonPlan)}:
+        values = asdict(release)  # type: ignore[call-overload]
+        if not values.keys() <= {each.name for each in fields(ComparisonPlan)}:
             raise SettingError(
                 f"a comparison does not release {release.name}; leave it out.", field="releases"
             )
-        of_releases |= settings
+        of_releases |= values
     engine = options.pop("engine", "auto")
     one_of(NAMES)("engine", engine)
     options.pop("checkpoint_seconds", None)  # of one run
