@@ -109,7 +109,7 @@ def test_a_trained_run_reads_the_same_table_as_it_was_trained_on(what, kind, tmp
         return
     split, encoder = found
     facts = {"class_names": list(split.train.class_names), "group_names": list(split.train.group_names)}
-    facts["groupings"] = [vars(each) for each in split.train.groupings]
+    facts |= {"groupings": [vars(each) for each in split.train.groupings], "num_train": len(split.train)}
     config = TrainConfig(RunData(str(path), recipe), Plan().with_changes(method="sgd"))
     kept = FinishedRun(tmp_path, config, facts, type(encoder).from_json(encoder.to_json()), None, [], {})
     read, _ = quiet(kept.read_grouped, path)
