@@ -125,7 +125,6 @@ def test_release_of_one_file_is_in_config_dry_run_ledger_folder_and_card(kind, t
     card = (place / "share" / CARD).read_text()
     assert "1 release of group counts |" in card
     assert "| counts of groups | for a share of 0.2 of epsilon |" in card
-    assert "group_counts.py" in card
     checks = {each.name: each for each in verify(place).checks}
     assert checks["entries"].passed
     assert checks["entries"].found["releases"] == ["group counts"]
