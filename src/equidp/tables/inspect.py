@@ -231,8 +231,12 @@ def _report_of(name: str, parsed: Parsed, found: list[Finding], recipe: Recipe) 
     ]
     if name == recipe.person:
         found = [each for each in found if not each.settles_by("drop")]
-    if any(each.sure and each.settles_by("drop") for each in found):  # nothing else is worth saying
-        found = [each for each in found if not each.options or (each.sure and each.settles_by("drop"))]
+    if any(each.sure and each.settles_by("drop") for each in found):  # little else is worth saying
+        found = [
+            each
+            for each in found
+            if each.kind is Kind.LEAK or not each.options or (each.sure and each.settles_by("drop"))
+        ]
     if parsed.values is None:
         return ColumnReport(name, "text", findings=tuple(found))
     counts = parsed.values.value_counts()
