@@ -234,8 +234,6 @@ def test_options_act_on_auto_in_a_comparison(people, command):
     assert (rows(plain)["epochs"], rows(changed)["epochs"]) == (("60", "rule"), ("30", "given"))
     noise = [float(rows(text)["noise multiplier (dpsgd)"][0]) for text in (plain, changed)]
     assert noise[0] != noise[1]
-    assert "clipping at 1.2 favours none" in " ".join(plain.split())
-    assert "clipping at 1.2" not in changed
 
 
 @pytest.mark.soak

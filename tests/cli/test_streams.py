@@ -62,21 +62,12 @@ def test_a_full_disk_behind_standard_output_is_said(tmp_path):
 
 
 @pytest.mark.soak
-def test_a_character_that_the_terminal_lacks_is_no_error(tmp_path):
-    """A byte that is no text, which no terminal can print, and letters of another script."""
-    for name, encodings in ((b"\xff.csv", ["utf-8"]), ("日本.csv".encode(), ["ascii", "latin-1"])):
-        command = ("inspect", os.fsdecode(name), "--target", "income", "--group", "sex")
-        Path(tmp_path, os.fsdecode(name)).write_text("income,sex\n" + "high,F\nlow,M\n" * 30)
-        for encoding in encodings:
-            done = shell(
-                '"$@"',
-                *command,
-                "--out",
-                f"{encoding}{len(name)}.toml",
-                cwd=tmp_path,
-                PYTHONIOENCODING=encoding,
-            )
-            assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_character_that_the_terminal_lacks_is_no_error(tmp_path, encoding):
+    Path(tmp_path, "日本.csv").write_text("income,sex\n" + "high,F\nlow,M\n" * 30)
+    command = ("inspect", "日本.csv", "--target", "income", "--group", "sex", "--out", "run.toml")
+    done = shell('"$@"', *command, cwd=tmp_path, PYTHONIOENCODING=encoding)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.soak

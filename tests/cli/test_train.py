@@ -134,7 +134,7 @@ def test_weights_of_classes_and_rows_are_in_the_card_and_wrong_ones_name_what_th
     table = ("train", *TABLE, *PLAN)
     assert run(*table, "--class-weight", "low=1,high=4", "--set", "table.weight=age", "--out", "run")[0] == 0
     card = (people / "run" / "share" / "card.md").read_text()
-    assert "| class weight | low=1, high=4 | asked |" in card
+    assert "| class weight | low=1, high=4 | given |" in card
     assert "| column of public weights | age |" in card
     for wrong in (
         ("--class-weight", "rich=4"),
@@ -164,10 +164,10 @@ def test_averaged_weights_are_what_a_run_keeps_also_when_it_goes_on(run, people,
         assert torch.equal(weights, last["average"]["weights"][name])
         assert not torch.equal(weights, last["model"][name])
     card = (people / "run" / "share" / "card.md").read_text()
-    assert "| optimizer | adam | asked |" in card
-    assert "| schedule | cosine | asked |" in card
-    assert "| average | tail | asked |" in card
-    assert "| average share | 0.5 | asked |" in card
+    assert "| optimizer | adam | given |" in card
+    assert "| schedule | cosine | given |" in card
+    assert "| average | tail | given |" in card
+    assert "| average share | 0.5 | given |" in card
     assert run("evaluate", "run")[0] == 0
     assert run("predict", "run", "people.csv")[0] == 0
 
