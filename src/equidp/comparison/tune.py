@@ -101,7 +101,8 @@ def drawn_settings(
         fixed: names of settings that keep their values.
         num_train: number of examples to train on, the largest batch.
     """
-    from sklearn.model_selection import ParameterSampler  # takes a second, for tuning alone
+    with require_extra("tables"):  # takes a second, for tuning alone
+        from sklearn.model_selection import ParameterSampler
 
     own = plan.for_method(method).for_examples(num_train)
     ranges = tuned_settings(method, fixed)

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
+from equidp._extras import require_extra
 from equidp._validate import unknown_name
 from equidp.errors import DataError, DataWarning
 from equidp.tables.checks import refuse, refuse_missing
@@ -25,6 +25,9 @@ from equidp.tables.findings import Level
 from equidp.tables.parse import LARGEST_NUMBER, MISSING_NUMBERS
 from equidp.tables.read import names_of
 from equidp.tables.recipe import Recipe
+
+with require_extra("tables"):
+    import pandas as pd
 
 FEWEST_ROWS = 20
 """With fewer rows, a column may be empty or unknown in all of them by chance."""
