@@ -115,7 +115,7 @@ def test_an_interval_whose_ends_have_one_text_is_about_that_number():
 def test_of_two_classes_each_column_is_drawn_with_its_effect(table, encoder):
     effects = column_effects(encoder, logistic((encoder.width,), 2), 2)
     figure = drawn_as(PAGE, partial(draw_effects, effects, ()))
-    assert [panel.get_title() for panel in figure.axes] == [each.column for each in effects]
+    assert [panel.get_title("left") for panel in figure.axes] == [each.column for each in effects]
     drawn = [panel.patches[0].get_data().values for panel in figure.axes if panel.patches]
     expected = [each.known[:, 0] for each in effects if each.edges is not None]
     assert all(map(np.array_equal, drawn, expected))

@@ -1,12 +1,12 @@
 """The command line: one command a module, loaded when it is called."""
 
-import sys
+import signal
 
 
 def main() -> None:
     """Entry point of the `equidp` command."""
-    try:
-        from equidp.cli.app import main as run
-    except KeyboardInterrupt:  # before there is anything to stop
-        sys.exit(130)
+    if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until a command is loaded, as libraries lose interruptions
+    from equidp.cli.app import main as run
+
     run()

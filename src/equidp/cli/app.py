@@ -10,6 +10,7 @@ import difflib
 import errno
 import io
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Mapping
@@ -177,7 +178,10 @@ def _run_command(line: App, tokens: list[str]) -> None:
             check_extras({EXTRAS[name]: PACKAGES[EXTRAS[name]]})
         if not name.startswith("-") and name in line and line[name].default_command:
             line[name].help = None  # of the list of commands; the command's own says more
-        line(tokens, print_error=False, exit_on_error=False, verbose=False)
+        command, bound, _ = line.parse_args(tokens, print_error=False, exit_on_error=False, verbose=False)
+        if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        command(*bound.args, **bound.kwargs)
         sys.stdout.flush()
     except cyclopts.UnknownCommandError:  # whose own text loads every command
         fail(str(unknown_name("command", name, [each for each in line if not each.startswith("-")])))
