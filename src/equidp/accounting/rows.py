@@ -63,7 +63,7 @@ def _epsilon_of_rows(entries: EventCounts, delta: float, rows: int) -> float:
     always = [(Event(1.0, cost.noise / rows), count) for cost, count in costs.items()]
     found, last = one_row.epsilon(always, delta, "rdp"), math.inf
     while found < _LARGEST and not one_row.transforms_lose_digits(event, delta):
-        width = min(100.0, max(one_row.FINE, min(5e-3, 1e-3 * found), 1e-4 * found))
+        width = min(100.0, one_row.FINE * max(1.0, min(50.0, 10 * found), found))
         if width > 0.9 * last:
             break
         bins, last = PLDAccountant(value_discretization_interval=width).compose(event), width
