@@ -6,7 +6,8 @@ import signal
 def main() -> None:
     """Entry point of the `equidp` command."""
     if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until a command is loaded, as libraries lose interruptions
+        # Until a command is loaded: libraries lose interruptions while they load.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     from equidp.cli.app import main as run
 
     run()
