@@ -1,4 +1,4 @@
-"""Audits every method, and the audit itself by planted faults: the tables of docs/evidence-audits.md.
+"""Audits every method, and the audit itself by planted faults: the tables of docs/evidence-privacy.md.
 
     EQUIDP_DATA=... python benchmarks/audit.py step adult digits       # one step at epsilon 4
     python benchmarks/audit.py faults                                  # runs that each planted fault takes

@@ -148,11 +148,6 @@ def test_links_lead_to_files_and_headings(page):
         assert not anchor or found.suffix != ".md" or anchor in anchors_of(found), target
 
 
-def test_the_readme_lists_every_method():
-    table = (ROOT / "README.md").read_text()
-    assert all(f"`{name}`" in table for name in METHODS)
-
-
 @pytest.mark.soak
 def test_the_tour_goes_from_a_csv_to_a_card_in_one_command(real_data, tmp_path, monkeypatch):
     """The first command of the README, on Adult, takes few enough steps to train within a minute."""

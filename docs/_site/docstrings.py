@@ -13,7 +13,12 @@ def to_rest(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[
     """Turn a docstring, in place, from Markdown's code and tables to reStructuredText's."""
     made: list[str] = []
     table: list[str] = []
+    example = False
     for line in [*lines, ""]:
+        example = line.lstrip().startswith(">>>") or (example and bool(line.strip()))
+        if example and not table:
+            made.append(line)
+            continue
         if table and line.strip() and not table[-1].endswith("|"):  # a row goes on in the next line
             table[-1] += f" {line.strip()}"
             continue
@@ -35,9 +40,7 @@ def skip_request_methods(
 
 
 def _in_line(line: str) -> str:
-    """Return a line with names as reStructuredText has them; lines of examples stay."""
-    if line.lstrip().startswith((">>>", "...")):
-        return line
+    """Return a line with names as reStructuredText has them."""
     line = _NAME.sub(r"``\1``", line)
     parts = re.split(r"(``[^`]*``)", line)
     return "".join(part if part.startswith("``") else re.sub(r"([|*])", r"\\\1", part) for part in parts)

@@ -1,4 +1,4 @@
-"""Generated pages: commands, methods, datasets, and public names of `import equidp`."""
+"""Generated pages: commands, methods, and public names of `import equidp`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from pathlib import Path
 import equidp
 from equidp.cli.app import COMMANDS, app
 from equidp.cli.methods import settings_table
-from equidp.data.sources import SOURCES
-from equidp.display import Column, Table
 from equidp.policies.methods import method_named
 from equidp.policies.setting import settings_of
 from equidp.policies.table import METHODS
@@ -43,7 +41,6 @@ def write_pages(folder: Path) -> None:
     wanted = {
         "commands.md": describe_commands(),
         "methods.md": describe_methods(),
-        "datasets.md": describe_datasets(),
         "api.rst": describe_names(),
         **{f"papers-{path.stem}.md": path.read_text() for path in sorted(PAPERS.glob("*.md"))},
     }
@@ -102,17 +99,6 @@ def _as_markdown(docstring: str) -> str:
             break
         kept.append(line)
     return "\n".join(kept).strip()
-
-
-def describe_datasets() -> str:
-    """Return the page of the named datasets, from the table of sources."""
-    rows = [(name, (inspect.getdoc(type(source)) or "").splitlines()[0]) for name, source in SOURCES.items()]
-    parts = [
-        "# Datasets",
-        "`equidp train NAME` and `equidp.data.open_source(NAME)` take these names. See [data](../data.md).",
-        Table([Column("name", "name"), Column("source", "text")], rows).to_markdown(),
-    ]
-    return "\n\n".join(parts) + "\n"
 
 
 def describe_names() -> str:

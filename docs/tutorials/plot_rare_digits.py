@@ -78,4 +78,4 @@ for epsilon in (1.0, 3.0):
     print(f"epsilon {epsilon:g}: {found['8']:.0f}% of the eights, {found['all']:.0f}% of all digits")
 
 # %%
-# :doc:`Rare classes </rare-classes>` has other methods, classes and epsilons.
+# :doc:`What was measured </evidence-groups>` has other methods, classes and epsilons.

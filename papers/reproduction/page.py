@@ -150,7 +150,8 @@ def results_page(items: Sequence[Judged]) -> str:
         "page and plots of its own; `python -m papers reproduce --list` lists all.",
         f"{len(done)} of {len(items)} items were run. {_LEGEND} Settings are the papers' unless an item says "
         "otherwise. All was made on two CPU cores, but for commands with --device; nothing was tuned towards "
-        "a paper's figures.",
+        "a paper's figures. A command `equidp reproduce` is of a commit before this folder, and is now "
+        "`python -m papers reproduce`; commit afe0736367 is of a machine with a GPU, and not in this repository.",
         _overview(items),
     ]
     for paper in PAPERS:

@@ -1,4 +1,4 @@
-"""equidp: train PyTorch models with differential privacy, and know what it costs each group.
+"""equidp: train models with differential privacy, and measure what each group loses.
 
 Public names are loaded when they are first used (PEP 562). `__init__.pyi` lists them for type checkers.
 """

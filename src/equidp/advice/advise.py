@@ -1,7 +1,7 @@
 """Advice on method and settings: those with the best results on data of the same kind.
 
 The kind follows from public facts alone, the shape of an input and the number of examples, so it reads no
-row and costs no privacy. `RULES` has each kind with its evidence; docs/evidence-settings.md has the results.
+row and costs no privacy. `RULES` has each kind with its evidence; docs/evidence-tables.md has the results.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ def command_line(name: str, help_text: str, commands: Mapping[str, str], modules
 
 app = command_line(
     "equidp",
-    "Train with differential privacy, and know what it costs each group.",
+    "Train with differential privacy, and measure what each group loses.",
     COMMANDS,
     "equidp.cli",
 )

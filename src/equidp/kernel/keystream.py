@@ -11,7 +11,7 @@ from torch import Tensor
 
 _CONSTANT = np.frombuffer(b"expand 32-byte k", dtype="<i4")
 _MANY = 2**9
-"""Words from which on a device is faster than AES on the CPU and a copy (docs/evidence-gpu.md)."""
+"""Words from which on a device is faster than AES on the CPU and a copy (docs/evidence-speed.md)."""
 
 
 def makes_words(device: torch.device, count: int) -> bool:
