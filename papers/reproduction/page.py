@@ -151,7 +151,7 @@ def results_page(items: Sequence[Judged]) -> str:
         f"{len(done)} of {len(items)} items were run. {_LEGEND} Settings are the papers' unless an item says "
         "otherwise. All was made on two CPU cores, but for commands with --device; nothing was tuned towards "
         "a paper's figures. A command `equidp reproduce` is of a commit before this folder, and is now "
-        "`python -m papers reproduce`; commit afe0736367 is of a machine with a GPU, and not in this repository.",
+        "`python -m papers reproduce`; commit afe0736367, of a GPU machine, is not in this repository.",
         _overview(items),
     ]
     for paper in PAPERS:
