@@ -66,29 +66,28 @@ def check_budgets(seed: int, name: str, make_accountant) -> None:
         assert 0.99 * budget <= independent <= budget * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(k, marks=pytest.mark.soak) for k in range(1, 17))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(k, marks=pytest.mark.soak) for k in range(1, 7))])
 def test_each_group_pays_at_most_its_budget_and_nearly_all_of_it(seed):
     """By Renyi divergences; releases of the run count in each group's account."""
     check_budgets(seed, "rdp", RdpAccountant)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_each_group_pays_at_most_its_budget_by_privacy_losses_too(seed):
     check_budgets(seed, "pld", lambda: PLDAccountant(value_discretization_interval=accounting.FINE))
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("method", ["dpsgd", "dpsgd-f"])
-def test_bounds_follow_from_rates_at_one_epsilon_for_all(method):
+def test_bounds_follow_from_rates_at_one_epsilon_for_all():
     """A group is drawn four times as often and has a smaller bound; its epsilon is that of the others."""
     plan = equidp.Plan(
         batch_size=50, epochs=10, delta=1e-5, protect_by="scaling",
         rates={"rare": 4.0, "third": 0.5}, epsilon_by_group={"*": 2.0},
     )  # fmt: skip
-    found = plan.for_method(method).with_changes(accountant="rdp").resolve(1000, NAMES)
+    found = plan.for_method("dpsgd-f").with_changes(accountant="rdp").resolve(1000, NAMES)
     alike = equidp.Plan(batch_size=50, epochs=10, delta=1e-5)
-    before = alike.for_method(method).with_changes(epsilon=2.0, accountant="rdp").resolve(1000)
+    before = alike.for_method("dpsgd-f").with_changes(epsilon=2.0, accountant="rdp").resolve(1000)
     assert found.noise_multiplier == before.noise_multiplier
     entries = [(found.event, found.steps)]
     own = {name: epsilon_of(entries, 1e-5, "rdp", Label("", name)) for name in NAMES}
@@ -100,10 +99,10 @@ def test_bounds_follow_from_rates_at_one_epsilon_for_all(method):
     assert found.rates == {"rare": 4.0, "third": 0.5}
     shared = {"batch_size": 50, "epochs": 10, "delta": 1e-5, "rates": plan.rates, "protect_by": "scaling"}
     without = equidp.Plan(**shared)  # the budget of all is the run's epsilon
-    equal = without.for_method(method).with_changes(epsilon=2.0, accountant="rdp").resolve(1000, NAMES)
+    equal = without.for_method("dpsgd-f").with_changes(epsilon=2.0, accountant="rdp").resolve(1000, NAMES)
     assert equal.bound_shares == found.bound_shares
     by_noise = equidp.Plan(**shared, noise_multiplier=before.noise_multiplier)
-    again = by_noise.for_method(method).with_changes(accountant="rdp").resolve(1000, NAMES)
+    again = by_noise.for_method("dpsgd-f").with_changes(accountant="rdp").resolve(1000, NAMES)
     assert again.bound_shares["rare"] == pytest.approx(found.bound_shares["rare"], rel=5e-3)
 
 

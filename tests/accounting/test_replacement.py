@@ -25,8 +25,7 @@ def gaussian(distance: float, delta: float) -> float:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("noise", [0.7, 2.0, 8.0])
-@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+@pytest.mark.parametrize(("noise", "accountant"), [(0.7, "pld"), (2.0, "rdp"), (8.0, "pld")])
 def test_a_gaussian_without_sampling_has_less(noise, accountant):
     """Replaced, sums differ by twice the sensitivity."""
     delta = 1e-5

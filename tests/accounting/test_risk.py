@@ -18,7 +18,7 @@ from support.errors import raises_field
 RATES = (0.001, 0.01, 0.1, 0.5)
 
 
-@pytest.mark.parametrize("mean", [0.05, 0.3, 1.0, 3.0, 8.0])
+@pytest.mark.parametrize("mean", [0.05, 1.0, 8.0])
 def test_a_gaussian_mechanism_has_the_risk_of_its_closed_form(mean):
     """The best attack is a threshold: TPR = Phi(Phi^-1(FPR) + mean) (Dong, Roth and Su 2022). The
     specification's value for mean 1 at 1%: .0924."""
@@ -39,7 +39,7 @@ def roc_of_one_step(rate, sigma):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(("rate", "sigma"), [(0.1, 0.5), (0.5, 1.0), (0.9, 0.3)])
+@pytest.mark.parametrize(("rate", "sigma"), [(0.1, 0.5), (0.9, 0.3)])
 def test_the_best_attack_on_a_subsampled_step_stays_within_its_risk(rate, sigma):
     false, true = roc_of_one_step(rate, sigma)
     found = Risk.of([(Event(rate, sigma), 1)], RATES)

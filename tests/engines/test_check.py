@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, one_hot
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
-from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
 import equidp
@@ -146,18 +144,6 @@ def medical() -> nn.Module:
     )
 
 
-class Adapted(nn.Module):
-    """A frozen layer, and a product of low rank beside it that starts at 0."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(6, 6).requires_grad_(False)
-        self.down, self.up = nn.Parameter(torch.randn(6, 2)), nn.Parameter(torch.zeros(2, 6))
-
-    def forward(self, values: Tensor) -> Tensor:
-        return self.layer(values) + values @ self.down @ self.up
-
-
 def images(*shape: int) -> Tensor:
     return torch.rand(ROWS, *shape)
 
@@ -184,13 +170,11 @@ def numbers(*shape: int) -> Tensor:
 
 
 SOUND: dict[str, Callable[[], tuple[Any, ...]]] = {
-    "logistic regression": lambda: (nn.Linear(6, 2), numbers(6)),
     "perceptron with dropout": lambda: (
         nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 2)), numbers(6)),
     "one logit": lambda: (
         nn.Linear(6, 1), numbers(6), TARGETS[:, None].float(), nn.BCEWithLogitsLoss(reduction="none")),
     "residual network": lambda: (resnet_block(), images(3, 8, 8)),
-    "packed lstm": lambda: (texts(packed), words()),
     "packed lstm, padded again": lambda: (texts(packed_and_padded), words()),
     "bag of words": lambda: (nn.Sequential(nn.EmbeddingBag(WORDS, 8), nn.Linear(8, 2)), words()),
     "transformer with positions": lambda: (
@@ -211,29 +195,12 @@ SOUND: dict[str, Callable[[], tuple[Any, ...]]] = {
            first=nn.Linear(6, 8), out=nn.Linear(8, 2)), numbers(6)),
     "frozen batch normalisation": lambda: (frozen_norm(), numbers(6)),
     "instance normalisation": lambda: (medical(), images(3, 16, 16)),
-    "low rank": lambda: (nn.Sequential(Adapted(), nn.ReLU(), nn.Linear(6, 2)), numbers(6)),
     "segmentation": lambda: (
         nn.Conv2d(3, 2, 3, padding=1), images(3, 6, 6), torch.randint(2, (ROWS, 6, 6)),
         lambda outputs, targets: LOSS(outputs, targets).mean(dim=(1, 2))),
-    "language model": lambda: (
-        Of(lambda own, x: own.out(own.rnn(own.words(x))[0]), words=nn.Embedding(WORDS, 8),
-           rnn=nn.GRU(8, 8, 2, batch_first=True, dropout=0.1), out=nn.Linear(8, WORDS)), words(), words(),
-        lambda outputs, targets: LOSS(outputs.transpose(1, 2), targets).mean(dim=1)),
-    "tied embeddings": lambda: (
-        Of(lambda own, x: linear(own.words(x).mean(1), own.words.weight)[:, :2],
-           words=nn.Embedding(WORDS, 8)), words()),
     "bytes": lambda: (
         Of(lambda own, x: own.out(x.flatten(1).float() / 255), out=nn.Linear(48, 2)),
         torch.randint(0, 256, (ROWS, 3, 4, 4), dtype=torch.uint8)),
-    "series last": lambda: (
-        Of(lambda own, x: own.out(own.rnn(x.transpose(0, 1))[0][-1]), rnn=nn.LSTM(3, 8), out=nn.Linear(8, 2)),
-        numbers(5, 3)),
-    "checkpointed": lambda: (
-        Of(lambda own, x: own.out(checkpoint(own.body, x, use_reentrant=False)).mean(1), out=nn.Linear(6, 2),
-           body=nn.TransformerEncoderLayer(6, 2, 8, dropout=0.1, batch_first=True)), numbers(5, 6)),
-    "mixture of experts, all of them": lambda: (
-        Of(lambda own, x: (torch.stack([own.a(x), own.b(x)], 2) * own.gate(x).softmax(1)[:, None]).sum(2),
-           a=nn.Linear(6, 2), b=nn.Linear(6, 2), gate=nn.Linear(6, 2)), numbers(6)),
 }  # fmt: skip
 
 
@@ -279,13 +246,6 @@ def rare(own: Any, values: Tensor) -> Tensor:
     return own.out(centred(hidden) if (values > 1000).any() else hidden)
 
 
-def limited_room(own: Any, values: Tensor) -> Tensor:
-    """An expert takes a quarter of the batch."""
-    chosen = values[:, 0].topk(max(1, len(values) // 4)).indices
-    hidden = own.first(values)
-    return own.out(hidden + one_hot(chosen, len(values)).sum(0)[:, None] * own.second(values))
-
-
 def contrastive(outputs: Tensor, targets: Tensor) -> Tensor:
     return LOSS(outputs @ outputs.T, torch.arange(len(outputs)))
 
@@ -323,13 +283,9 @@ MIXING: dict[str, Callable[[], tuple[Any, ...]]] = {
     "sorted and packed, padded by the last word": lambda: (
         texts(sorted_and_packed, WORDS - 1), words(WORDS - 1)),
     "centred": lambda: (two_layers(centred), numbers(6)),
-    "scaled by the batch": lambda: (two_layers(lambda h: h / h.norm()), numbers(6)),
     "softmax over the batch": lambda: (two_layers(lambda h: h.softmax(dim=0)), numbers(6)),
-    "largest of the batch": lambda: (two_layers(lambda h: h - 0.1 * h.amax()), numbers(6)),
     "median of the batch": lambda: (two_layers(lambda h: h - h.median(dim=0).values), numbers(6)),
-    "neighbours": lambda: (two_layers(lambda h: h + h.roll(1, 0)), numbers(6)),
     "pairs": lambda: (two_layers(lambda h: h + 0.1 * h[torch.arange(len(h)) ^ 1 % len(h)]), numbers(6)),
-    "sorted values": lambda: (two_layers(lambda h: h.sort(dim=0).values), numbers(6)),
     "rank in the batch": lambda: (
         two_layers(lambda h: h * h.detach()[:, :1].argsort(0).argsort(0) / len(h)), numbers(6)),
     "attention over the batch": lambda: (
@@ -337,8 +293,6 @@ MIXING: dict[str, Callable[[], tuple[Any, ...]]] = {
            out=nn.Linear(6, 2)), numbers(5, 6)),
     "a closed gate": lambda: (
         Of(gated, first=nn.Linear(6, 8), out=nn.Linear(8, 2), gate=torch.zeros(())), numbers(6)),
-    "an expert with limited room": lambda: (
-        Of(limited_room, first=nn.Linear(6, 8), second=nn.Linear(6, 8), out=nn.Linear(8, 2)), numbers(6)),
     "mixed inputs": lambda: (Of(mixed_up, out=nn.Linear(6, 2)), numbers(6)),
     "running mean": lambda: (Running(), numbers(6)),
     "zeros that turn to NaN": lambda: (Marked(), numbers(6)),
@@ -349,9 +303,6 @@ MIXING: dict[str, Callable[[], tuple[Any, ...]]] = {
     "a loss of pairs": lambda: (nn.Linear(6, 4), numbers(6), TARGETS, contrastive),
     "a loss divided by the batch": lambda: (
         nn.Linear(6, 2), numbers(6), TARGETS, lambda out, y: LOSS(out, y) / len(out)),
-    "a loss without outliers": lambda: (
-        nn.Linear(6, 2), numbers(6), TARGETS,
-        lambda out, y: LOSS(out, y).clamp(max=LOSS(out, y).mean().detach())),
     "a loss that averages": lambda: (nn.Linear(6, 2), numbers(6), TARGETS, nn.CrossEntropyLoss()),
     "spectral norm": lambda: (
         nn.utils.parametrizations.spectral_norm(nn.Linear(6, 2)), numbers(6)),
@@ -438,15 +389,12 @@ def test_a_wrong_gradient_is_named_by_its_parameter():
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(8))
-def test_units_at_the_kink_of_relu_are_no_fault(seed):
+def test_units_at_the_kink_of_relu_are_no_fault():
     """Eight examples together are rounded otherwise than each alone, which switches a unit now and then."""
-    torch.manual_seed(seed)
     model = MODELS["resnet20"]((3, 32, 32), 10)
-    inputs, targets = torch.randn(16, 3, 32, 32), torch.arange(16) % 10
+    inputs, targets = torch.randn(8, 3, 32, 32), torch.arange(8)
     for engine in (GhostEngine(model, LOSS), FunctionalEngine(model, LOSS)):
-        for rows in (slice(8), slice(8, 16)):
-            check_rows(engine, model, LOSS, inputs[rows], targets[rows])
+        check_rows(engine, model, LOSS, inputs, targets)
 
 
 def test_rows_that_a_model_is_sure_of_are_no_fault():

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, relu
-from torch.nn.utils import parametrizations, parametrize
+from torch.nn.utils import parametrize
 
 from equidp.engines import ENGINES, check_engine, check_model, make_engine
 from equidp.errors import ModelError
@@ -71,15 +71,11 @@ def parametrized(layer: nn.Module) -> nn.Module:
     return layer
 
 
-LAYERS: dict[str, Callable[[], nn.Module]] = {
+LAYERS: dict[str, Callable[[], nn.Module]] = {  # one of each kind of rule, and one without
     "linear": lambda: nn.Linear(4, 4),
-    "norm": lambda: nn.LayerNorm(4),
-    "conv": lambda: nn.Conv1d(2, 2, 3, padding=1),
     "table": lambda: nn.Embedding(2, 4),
     "recurrent": lambda: nn.GRU(4, 4, batch_first=True),
     "attention": lambda: nn.MultiheadAttention(4, 2, batch_first=True),
-    "weight norm": lambda: parametrizations.weight_norm(nn.Linear(4, 4)),
-    "parametrized": lambda: parametrized(nn.Conv1d(2, 2, 3, padding=1)),
     "scale": lambda: Own(lambda own, values: values * own.scale, scale=drawn(4)),
 }
 
@@ -194,7 +190,7 @@ def inputs_changed_after_without_gradients(call: Callable[..., Tensor], inputs: 
 
 
 @pytest.mark.parametrize("use", [inputs_changed_after, inputs_changed_after_without_gradients])
-@pytest.mark.parametrize("layer", [each for each in LAYERS if each != "recurrent"])
+@pytest.mark.parametrize("layer", ["linear", "attention", "scale"])
 def test_inputs_that_change_after_a_layer_read_them_are_refused_as_pytorch_refuses_them(layer, use):
     torch.manual_seed(0)
     model = Around(LAYERS[layer](), use).double()
@@ -229,15 +225,16 @@ MODULE_HOOKS: dict[str, Callable[[nn.Module], object]] = {
 
 
 @pytest.mark.parametrize("hook", MODULE_HOOKS)
-@pytest.mark.parametrize("layer", ["linear", "conv", "weight norm", "parametrized", "scale"])
+@pytest.mark.parametrize("layer", ["linear", "parametrized", "scale"])
 def test_hooks_of_modules_count_or_are_refused(layer, hook):
     torch.manual_seed(0)
-    model = Around(LAYERS[layer](), plainly).double()
+    made = parametrized(nn.Linear(4, 4)) if layer == "parametrized" else LAYERS[layer]()
+    model = Around(made, plainly).double()
     MODULE_HOOKS[hook](model.layer)
     taken = [name for name in ENGINES if takes_exactly(name, model)]
     backward = hook.startswith("gradient")
     # torch.func has no backward hooks, and a module that it runs again has hooks of its own then.
-    assert taken or (backward and layer in ("weight norm", "parametrized", "scale"))
+    assert taken or (backward and layer in ("parametrized", "scale"))
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -137,15 +137,17 @@ def wild(generator: torch.Generator, shape: tuple[int, ...], exponents: list[int
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", LAYERS)
 @given(
+    name=st.sampled_from(list(LAYERS)),
     seed=st.integers(0, 1000),
     of_inputs=EXPONENTS,
     of_gradients=EXPONENTS,
     cancels=st.booleans(),
 )
-@example(seed=0, of_inputs=[18] * 9, of_gradients=[-22] * 9, cancels=False)  # squares of gradients vanish
-@settings(max_examples=40, deadline=None)
+@example(
+    name="linear", seed=0, of_inputs=[18] * 9, of_gradients=[-22] * 9, cancels=False
+)  # squares of gradients vanish
+@settings(max_examples=120)
 def test_sums_keep_to_the_norms_whatever_the_sizes(name, seed, of_inputs, of_gradients, cancels):
     """One example moves the sum by its bound; its norm is not understated, but for what rounding cancels."""
     make, shape, outputs = LAYERS[name]

@@ -42,7 +42,7 @@ def calls_of(measured: Measured) -> list[Call]:
     mode=st.sampled_from(["zeros", "reflect", "replicate", "circular"]),
     bias=st.booleans(),
 )
-@settings(max_examples=80)
+@settings(max_examples=40)
 def test_convolutions(dimensions, channels, kernel, stride, dilation, padding, mode, bias):
     groups, inputs, outputs = channels
     if padding == "same":
@@ -62,7 +62,6 @@ def test_convolutions(dimensions, channels, kernel, stride, dilation, padding, m
     assert_exact(nn.Sequential(layer, SumOfSquares()).double(), drawn(3, inputs, *size))
 
 
-@pytest.mark.soak
 @given(
     groups=st.sampled_from([1, 2]),
     kernel=st.integers(2, 3),
@@ -72,6 +71,7 @@ def test_convolutions(dimensions, channels, kernel, stride, dilation, padding, m
     bias=st.booleans(),
     memory_format=st.sampled_from([torch.contiguous_format, torch.channels_last]),
 )
+@settings(max_examples=25)
 def test_convolutions_with_few_positions(groups, kernel, stride, dilation, padding, bias, memory_format):
     """Norms by products of positions, whatever the shapes, with windows that lie in the border altogether."""
     layer = nn.Conv2d(
@@ -89,8 +89,7 @@ def test_few_positions_and_many_channels_go_by_products_of_positions():
         engine(torch.randn(3, 128, 5, 5), torch.tensor([0, 1, 0]))
 
 
-@pytest.mark.parametrize("numbers", [1, 40, 1000])
-@pytest.mark.parametrize("channels", [(2, 3), (8, 8), (64, 64)])
+@pytest.mark.parametrize(("numbers", "channels"), [(1, (2, 3)), (40, (8, 8)), (1000, (64, 64))])
 def test_layers_in_small_chunks(numbers, channels, monkeypatch):
     monkeypatch.setattr("equidp.engines.layers.sums._CHUNK", numbers)
     inputs, outputs = channels
@@ -155,7 +154,7 @@ def test_inputs_are_freed_during_the_backward_pass():
     extra=st.integers(0, 2),
     bias=st.booleans(),
 )
-@settings(max_examples=80)
+@settings(max_examples=40)
 def test_transposed_convolutions(dimensions, channels, kernel, stride, dilation, padding, extra, bias):
     groups, inputs, outputs = channels
     layer = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)[dimensions - 1](
@@ -233,7 +232,7 @@ class Reader(nn.Module):
     packed=st.booleans(),
     started=st.booleans(),
 )
-@settings(max_examples=120)
+@settings(max_examples=30)
 def test_recurrent_layers(
     kind, layers, both_ways, bias, batch_first, steps, size, projected, relu, read, packed, started
 ):
@@ -274,7 +273,7 @@ def test_recurrent_cells_in_a_loop(engine, cell):
     kind=st.sampled_from(["self", "cross", "other sizes"]),
     masked=st.sampled_from(["", "padding", "padding as numbers", "causal", "by head"]),
 )
-@settings(max_examples=120)
+@settings(max_examples=30)
 def test_attention(heads, queries, keys, batch_first, bias, need_weights, kind, masked):
     sizes = {"kdim": 3, "vdim": 5} if kind == "other sizes" else {}
     keys = queries if kind == "self" else keys
@@ -375,23 +374,20 @@ class Scale(nn.Module):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(
-    "model",
-    [
+def test_a_step_leaves_nothing_for_the_garbage_collector():
+    """Tensors in a reference cycle pile up over steps until a collection: hundreds of megabytes."""
+    models = (
         Reader(nn.LSTM(3, 4, batch_first=True), read="both"),
         nn.Sequential(nn.TransformerEncoderLayer(3, 1, 8, dropout=0.0, batch_first=True), SumOfSquares()),
         nn.Sequential(Scale(), nn.Linear(3, 6), nn.GroupNorm(1, 5), SumOfSquares()),
-    ],
-    ids=["lstm", "transformer", "fallback"],
-)
-def test_a_step_leaves_nothing_for_the_garbage_collector(model):
-    """Tensors in a reference cycle pile up over steps until a collection: hundreds of megabytes."""
-    engine = make_engine("ghost", model, loss)
+    )
+    engines = [make_engine("ghost", model, loss) for model in models]
 
     def step() -> None:
-        measured = engine(torch.randn(2, 5, 3), torch.zeros(2).long())
-        add_gradients(measured, torch.ones_like(measured.norms))
-        model.zero_grad()
+        for model, engine in zip(models, engines, strict=True):
+            measured = engine(torch.randn(2, 5, 3), torch.zeros(2).long())
+            add_gradients(measured, torch.ones_like(measured.norms))
+            model.zero_grad()
 
     step()  # what is made once
     gc.collect()

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 
-from equidp.engines import make_engine
+from equidp.engines import ENGINES, make_engine
 from equidp.engines.layers.sums import lengths, outer_sum, weighted_sum, with_rounding
 from equidp.kernel.bounding import ROUNDING, summed_rows
 from support.oracle import single_gradients
@@ -79,9 +79,10 @@ def summed(engine: str, model: nn.Module, values: Tensor, parts: int) -> Tensor:
     return total
 
 
-@pytest.mark.parametrize("parts", [2**20, 1000])
-@pytest.mark.parametrize("engine", ["ghost", "functional"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "engine", "parts"),
+    [*((name, engine, 2**20) for name in MODELS for engine in ENGINES), ("linear", "ghost", 1000)],
+)
 def test_one_example_moves_a_sum_by_its_own_length(name, engine, parts):
     """In float32 the first example would move this sum by 1.25 lengths in one part."""
     torch.manual_seed(0)
@@ -128,8 +129,8 @@ def test_rows_are_summed_in_blocks(size, seed):
     assert abs(float(summed_rows(rows)) - math.fsum(rows[:, 0].tolist())) <= bound
 
 
-@pytest.mark.parametrize("count", [1, 511, 512, 513, 2**18 + 5, 2**22])
-@pytest.mark.parametrize("value", [0.9, 0.61, 1e-15, 3e15])
+@pytest.mark.parametrize("count", [1, 513, 2**18 + 5, 2**22])
+@pytest.mark.parametrize("value", [0.9, 1e-15, 3e15])
 def test_norms_of_long_rows_are_not_understated(count, value):
     """Added one after the other in float32, equal numbers lose a percent at 2^24 of them."""
     row = torch.full((1, count), value)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from equidp.errors import PolicyError, SettingError
 from equidp.kernel.bounding import (
@@ -116,6 +116,7 @@ def test_no_cap_is_rounded_up_near_the_least_positive_number(sensitivity):
 
 @pytest.mark.parametrize("name", POLICIES)
 @given(rows=st.lists(st.tuples(norms_of_any_kind, st.integers(0, GROUPS - 1)), min_size=1, max_size=6))
+@settings(max_examples=20)
 def test_what_a_rule_gives_an_example_is_what_it_gives_it_alone(name, rows):
     """Bit for bit: neither other examples nor what a rule wrote to earlier reaches it."""
     policy = POLICIES[name]

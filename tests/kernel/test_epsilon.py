@@ -38,8 +38,6 @@ def run_of(setting, statistics_noise=None):
         (MNIST, None, "rdp", 5.911),
         (MNIST, None, "pld", 5.429),
         (MNIST, 8.0, "rdp", 5.987),
-        (ADULT, None, "rdp", 2.662),
-        (DUTCH, None, "rdp", 2.270),
     ],
 )
 def test_anchor_values(setting, statistics_noise, accountant, expected):

@@ -14,9 +14,7 @@ from equidp.kernel.event import Entries, Event
 
 ODD = {
     "one step of everyone": ([(Event(1.0, 1.0), 1)], 1e-5),
-    "many steps of everyone": ([(Event(1.0, 5.0), 100)], 1e-9),
     "hardly ever drawn": ([(Event(1e-6, 0.5), 2000)], 1e-8),
-    "nearly always drawn": ([(Event(0.999, 3.0), 20)], 1e-6),
     "two kinds of statistics": ([(Event(0.02, 1.1, 11.0), 500), (Event(0.02, 1.1, 1.1), 100)], 1e-6),
     "a profile, training and releases": (
         [(Event(1.0, 40.0), 1), (Event(0.01, 1.0, 10.0), 1000), (Event(1.0, 60.0), 20)],
@@ -27,13 +25,7 @@ ODD = {
         1e-5,
     ),
     "little noise": ([(Event(0.01, 0.3), 100)], 1e-5),
-    "a large delta": ([(Event(0.1, 1.0), 100)], 0.1),
-    "delta where PLD ends": ([(Event(0.01, 1.0), 100)], 1.1e-10),
     "delta beyond PLD": ([(Event(0.01, 1.0), 100)], 1e-12),
-    "a resumed run": (
-        [(Event(0.02, 1.0), 10), (Event(1.0, 50.0), 1), (Event(0.02, 1.0), 490)],
-        1e-6,
-    ),
 }
 
 

@@ -62,8 +62,7 @@ def summed(randomness: SystemRandomness | SeededRandomness, engine: str, *, phys
     return torch.cat([mean.flatten() for mean in step(inputs, nobody, nobody)])
 
 
-@pytest.mark.parametrize("engine", ["ghost", "functional"])
-@pytest.mark.parametrize("physical", [None, 16])
+@pytest.mark.parametrize(("engine", "physical"), [("ghost", None), ("functional", 16)])
 def test_a_known_seed_does_not_determine_dropouts_masks(engine, physical):
     """With masks of a known seed, one more example gives all others after it other masks: 22.8 times the
     sensitivity for 512 examples."""
@@ -185,8 +184,7 @@ DRAWS = {
 }
 
 
-@pytest.mark.parametrize("name", DRAWS)
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("name", "workers"), [("torch", 0), ("NumPy", 2), ("Python", 2)])
 def test_a_dataset_draws_from_the_system(name, workers):
     """A known seed deals its numbers out in order of place: one example more, and all after it get others."""
     draw = DRAWS[name]

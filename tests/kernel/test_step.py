@@ -12,7 +12,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 from equidp.errors import PolicyError, SettingError
@@ -107,12 +107,13 @@ def nobody(size: int) -> Tensor:
     extra=st.tuples(scales, st.integers(0, GROUPS - 1), st.integers(0, 1000)),
     physical=st.sampled_from([None, 1, 2, 3]),
 )
+@settings(max_examples=25)
 def test_one_example_moves_the_sum_by_at_most_the_sensitivity(name, rows, extra, physical):
     """|sum with i - sum without i| <= S given the same releases, for extreme norms and empty groups too.
 
     The statistics are switched to what the smaller batch released, as in the proof: only then are weights
     comparable. Two batches in a row: the second has a state that follows from releases, and all that rules
-    tried to keep.
+    tried to keep. 25 random pairs for each of 15 policies; benchmarks/neighbours.py tries 20,000.
     """
     with releases(switched=True):
         steps = [make_step(POLICIES[name], NoNoise(), physical_batch_size=physical) for _ in range(2)]
@@ -132,6 +133,7 @@ def test_one_example_moves_the_sum_by_at_most_the_sensitivity(name, rows, extra,
     extra=st.tuples(scales, st.integers(0, GROUPS - 1), st.integers(0, 1000)),
     physical=st.sampled_from([None, 1, 2]),
 )
+@settings(max_examples=25)
 def test_one_example_moves_the_released_statistics_by_at_most_one(name, rows, extra, physical):
     """Rows of a policy that breaks the rules are brought to norm 1, and none depends on another example."""
     with releases() as sums:
@@ -299,6 +301,7 @@ def test_a_step_that_fails_while_it_draws_noise_shows_no_sum(name):
 
 @pytest.mark.parametrize("name", ["dpsgd", "dpsgd-f", "rogue"])
 @given(rows=examples, physical=st.integers(1, 7))
+@settings(max_examples=25)
 def test_a_batch_in_parts_gives_what_it_gives_whole(name, rows, physical):
     whole = make_step(POLICIES[name], SeededRandomness(3))
     parts = make_step(POLICIES[name], SeededRandomness(3), physical_batch_size=physical)
@@ -350,8 +353,7 @@ def test_an_event_that_hides_the_statistics_is_refused():
         )
 
 
-@pytest.mark.parametrize("policy", ["dpsgd", "dpsgd-f", "overwriting"])  # the last has weights of 1e6
-@pytest.mark.parametrize("physical", [None, 2])
+@pytest.mark.parametrize(("policy", "physical"), [("dpsgd-f", 2), ("overwriting", None)])  # weights of 1e6
 def test_limits_lower_weights_and_never_raise_them(policy, physical):
     """Limits go to the example whose index they were asked for, past one that is not finite; above 1 they
     mean 1."""

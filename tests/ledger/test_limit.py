@@ -85,7 +85,6 @@ def rdp_epsilon(rate: float, noise: float, steps: int, delta: float) -> float:
             pytest.param(*plan, marks=pytest.mark.soak)
             for plan in (
                 ((8.0, 1e-6), 0.001, 20_000),
-                ((0.5, 1e-6), 0.001, 20_000),
                 ((0.1, 1e-5), 1e-4, 10_000),
             )
         ),
@@ -218,7 +217,7 @@ class Analyst:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("order", [None, 5.0, 12.0])
+@pytest.mark.parametrize("order", [None, 12.0])
 def test_no_analyst_exceeds_delta(order):
     """At the order of one of his kinds of run, or at others at which some fit."""
     kinds = ((Event(1.0, 2.8), 1), (Event(0.01, 0.6), 5))

@@ -241,3 +241,24 @@ def ended(rank: int) -> tuple[int, int]:
 def trained_for_two_blocks() -> dict[str, Any]:
     """A run of more steps than samples are drawn for at once, so that noise is drawn between two draws."""
     return trained(("dpsgd-f",), steps=70)
+
+
+def everything(batches: list[tuple[list[Tensor], list[Tensor]]], sizes: list[list[int]]) -> dict[str, Any]:
+    """Return what each function here gives, by its name; processes part in the last one."""
+    found = {
+        "moved": moved(batches),
+        "sent_sizes": sent_sizes(sizes),
+        "ended": [ended(0), ended(1)],
+        "stopped": stopped((9, 40)),
+    }
+    for function in (
+        noisy_steps,
+        moved_by_a_stranger,
+        of_people,
+        in_views,
+        trained_for_two_blocks,
+        resolved,
+        failing,
+    ):
+        found[function.__name__] = function()
+    return found

@@ -65,7 +65,6 @@ def trainer_in(
     return trainer, checkpoints
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_training_after_the_step_and_the_run_goes_on_exactly(tmp_path, number):
     handler = signal.getsignal(number)
@@ -103,74 +102,48 @@ def test_a_kill_loses_steps_and_counts_them(tmp_path):
     assert resumed.scheduler.last_epoch == 40
 
 
+EXACT = {"method": equidp.SGD(), "batch_size": 300, "noise_multiplier": None, "epochs": 20}
+"""Without noise and with every example in each batch nothing is random."""
+
+
+def train_in(folder, *stops, **plan):
+    """Train to the end, with these stops on the way; return the last trainer and its run."""
+    folder.mkdir()
+    for number, steps in enumerate((*stops, None)):
+        trainer, checkpoints = trainer_in(folder, *([At(steps, stop)] if steps else []), **EXACT, **plan)
+        if number:
+            checkpoints.restore(trainer)
+        if steps:
+            with pytest.raises(equidp.errors.TrainingStopped):
+                trainer.fit()
+        else:
+            run = trainer.fit()
+        trainer.ledger.close()
+    return trainer, run
+
+
 @pytest.mark.soak
-@pytest.mark.parametrize("adam", [False, True])
-def test_a_resumed_run_equals_an_uninterrupted_one_up_to_noise(tmp_path, adam):
-    """Without noise and with every example in each batch nothing is random: the weights are the same."""
-    plan = {"adam": adam, "method": equidp.SGD(), "batch_size": 300, "noise_multiplier": None, "epochs": 20}
-    (tmp_path / "whole").mkdir()
-    (tmp_path / "parts").mkdir()
-    whole, _ = trainer_in(tmp_path / "whole", scheduled=True, **plan)
-    whole.fit()
-    for steps in (4, 11, 12):
-        part, checkpoints = trainer_in(tmp_path / "parts", At(steps, stop), scheduled=True, **plan)
-        if steps > 4:
-            checkpoints.restore(part)
-        with pytest.raises(equidp.errors.TrainingStopped):
-            part.fit()
-        part.ledger.close()
-    last, checkpoints = trainer_in(tmp_path / "parts", scheduled=True, **plan)
-    checkpoints.restore(last)
-    last.fit()
+@pytest.mark.parametrize(
+    ("stops", "plan"),
+    [
+        ((4, 11), {"scheduled": True}),
+        ((11,), {"scheduled": True, "adam": True}),
+        ((4, 9, 15), {"schedule": "linear", "average": "tail", "average_share": 0.6}),
+        ((9,), {"schedule": "cosine", "average": "ema", "average_share": 0.3}),
+    ],
+    ids=["sgd", "adam", "tail", "ema"],
+)
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, stops, plan):
+    """Weights, and what is released of them; stops before a tail begins, at its first step and within it."""
+    whole, expected = train_in(tmp_path / "whole", **plan)
+    last, run = train_in(tmp_path / "parts", *stops, **plan)
     torch.testing.assert_close(last.model.state_dict(), whole.model.state_dict())
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize(("schedule", "average"), [("linear", ("tail", 0.6)), ("cosine", ("ema", 0.3))])
-def test_schedule_and_average_go_on_where_they_were(tmp_path, schedule, average):
-    """Stops before the tail begins, at its first step and within it; nothing is random."""
-    plan = {"method": equidp.SGD(), "batch_size": 300, "noise_multiplier": None, "epochs": 20}
-    plan |= {"schedule": schedule, "average": average[0], "average_share": average[1]}
-    (tmp_path / "whole").mkdir()
-    (tmp_path / "parts").mkdir()
-    whole, _ = trainer_in(tmp_path / "whole", **plan)
-    expected = whole.fit()
-    for steps in (4, 9, 15):
-        part, checkpoints = trainer_in(tmp_path / "parts", At(steps, stop), **plan)
-        if steps > 4:
-            checkpoints.restore(part)
-        with pytest.raises(equidp.errors.TrainingStopped):
-            part.fit()
-        part.ledger.close()
-    last, checkpoints = trainer_in(tmp_path / "parts", **plan)
-    checkpoints.restore(last)
-    run = last.fit()
     torch.testing.assert_close(run.model.state_dict(), expected.model.state_dict())
-    assert not torch.allclose(run.model.weight, last.model.weight, rtol=1e-3)
-    assert last.optimizer.param_groups[0]["lr"] == 0.0
-    last.ledger.close()
-
-    done, checkpoints = trainer_in(tmp_path / "parts", **plan)
-    checkpoints.restore(done)
-    torch.testing.assert_close(done.run().model.state_dict(), expected.model.state_dict())
-
-
-@pytest.mark.soak
-def test_a_checkpoint_of_another_average_schedule_policy_or_plan_is_refused(tmp_path):
-    trainer, _ = trainer_in(tmp_path, At(3, stop), schedule="linear", average="ema")
-    with pytest.raises(equidp.errors.TrainingStopped):
-        trainer.fit()
-    trainer.ledger.close()
-    for settings, field in (
-        ({"schedule": "linear"}, "average"),
-        ({"average": "ema"}, "scheduler"),
-        ({"steps": 99, "epochs": None}, "steps"),
-        ({"method": equidp.DPSGDF(2.0)}, "policy"),
-    ):
-        other, checkpoints = trainer_in(tmp_path, **settings)
-        with raises_field(SettingError, field):
-            checkpoints.restore(other)
-        other.ledger.close()
+    if "average" in plan:
+        assert not torch.allclose(run.model.weight, last.model.weight, rtol=1e-3)
+        done, checkpoints = trainer_in(tmp_path / "parts", **EXACT, **plan)
+        checkpoints.restore(done)
+        torch.testing.assert_close(done.run().model.state_dict(), expected.model.state_dict())
 
 
 @pytest.mark.parametrize("by", ["checkpoint", "name"])
@@ -189,7 +162,6 @@ def test_a_run_that_goes_on_draws_nothing_that_it_drew_before(tmp_path, by):
     again.ledger.close()
 
 
-@pytest.mark.soak
 def test_the_last_two_checkpoints_are_kept_and_load_safely(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "_SHARE_OF_TIME", 1e9)
     (tmp_path / ".0123456789abcdef.tmp").write_text("of a process that was killed")
@@ -203,7 +175,6 @@ def test_the_last_two_checkpoints_are_kept_and_load_safely(tmp_path, monkeypatch
     assert [path.name for path in tmp_path.glob(".*.tmp")] == [".mine.tmp"]
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("damage", ["flip", "cut"])
 def test_a_damaged_checkpoint_is_refused_and_the_one_before_offered(tmp_path, damage):
     trainer, _ = trainer_in(tmp_path, At(13, stop))
@@ -228,34 +199,37 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_offered(tmp_path, da
 
 
 @pytest.mark.soak
-def test_another_plan_or_another_ledger_is_refused(tmp_path):
-    trainer, _ = trainer_in(tmp_path, At(13, stop))
-    with pytest.raises(equidp.errors.TrainingStopped):
-        trainer.fit()
-    trainer.ledger.close()
-    other, checkpoints = trainer_in(tmp_path, noise_multiplier=2.0)
-    with raises_field(SettingError, "event"):
-        checkpoints.restore(other)
-    (tmp_path / "other").mkdir()
-    forgetful, _ = trainer_in(tmp_path / "other")
-    with raises_field(BudgetError, "steps"):
-        checkpoints.restore(forgetful)
-
-
-@pytest.mark.soak
-def test_a_checkpoint_of_another_run_with_the_same_plan_is_refused(tmp_path):
-    """Its ledger counts as many steps, of another model."""
-    (tmp_path / "other").mkdir()
-    for folder in (tmp_path, tmp_path / "other"):
-        trainer, checkpoints = trainer_in(folder, At(13, stop))
+def test_what_a_checkpoint_does_not_belong_to_is_refused(tmp_path):
+    """Another plan; another ledger, with as many steps of another model, or from before the checkpoint."""
+    for name in ("own", "other", "empty"):
+        (tmp_path / name).mkdir()
+    before = tmp_path / "own" / "before"
+    keep = At(2, lambda: before.write_bytes((tmp_path / "own" / "ledger").read_bytes()))
+    for folder, callbacks in (("own", [keep]), ("other", [])):
+        trainer, _ = trainer_in(tmp_path / folder, *callbacks, At(13, stop), schedule="linear", average="ema")
         with pytest.raises(equidp.errors.TrainingStopped):
             trainer.fit()
         trainer.ledger.close()
-    resumed, _ = trainer_in(tmp_path)
-    before = {name: value.clone() for name, value in resumed.model.state_dict().items()}
-    with raises_field(BudgetError, "steps"):
-        checkpoints.restore(resumed)
-    torch.testing.assert_close(resumed.model.state_dict(), before)
+    same = {"schedule": "linear", "average": "ema"}
+    for folder, changes, error, field in (
+        ("own", {"average": "none"}, SettingError, "average"),
+        ("own", {"schedule": "constant"}, SettingError, "scheduler"),
+        ("own", {"steps": 99, "epochs": None}, SettingError, "steps"),
+        ("own", {"method": equidp.DPSGDF(2.0)}, SettingError, "policy"),
+        ("own", {"noise_multiplier": 2.0}, SettingError, "event"),
+        ("other", {}, BudgetError, "steps"),
+        ("empty", {}, BudgetError, "steps"),
+        ("before", {}, BudgetError, "steps"),
+    ):
+        if folder == "before":
+            (tmp_path / "own" / "ledger").write_bytes(before.read_bytes())
+            folder = "own"
+        trainer, _ = trainer_in(tmp_path / folder, **same | changes)
+        weight = trainer.model.weight.detach().clone()
+        with raises_field(error, field):
+            equidp.Checkpoints(tmp_path / "own").restore(trainer)
+        assert torch.equal(trainer.model.weight, weight)
+        trainer.ledger.close()
 
 
 @pytest.mark.parametrize("reused", [False, True], ids=["another callback", "the same callback"])
@@ -286,23 +260,6 @@ def test_a_new_run_leaves_the_checkpoints_of_a_stopped_one(tmp_path, reused, mon
     new_run().fit()
     new_run().fit()  # in the folder of a finished run
     assert checkpoints.steps_kept() == 6
-
-
-@pytest.mark.soak
-def test_a_ledger_from_before_the_checkpoint_is_refused(tmp_path):
-    kept = {}
-
-    def keep():
-        kept.update({name: (tmp_path / name).read_bytes() for name in ("ledger",)})
-
-    trainer, checkpoints = trainer_in(tmp_path, At(2, keep))
-    trainer.fit()
-    trainer.ledger.close()
-    for name, content in kept.items():
-        (tmp_path / name).write_bytes(content)
-    resumed, _ = trainer_in(tmp_path)
-    with raises_field(BudgetError, "steps", "40"):
-        checkpoints.restore(resumed)
 
 
 def test_a_loop_of_ones_own_saves_between_steps_and_never_after_one_that_failed(tmp_path):

@@ -26,20 +26,11 @@ def test_auto_takes_cuda_then_mps_then_the_cpu(gpus):
         assert chosen_device("auto") == torch.device(expected)
 
 
-@pytest.mark.parametrize(
-    ("name", "cuda", "message"),
-    [
-        ("cuda", 0, "device 'cuda': this machine has no CUDA device that PyTorch"),
-        ("cuda:3", 2, "device 'cuda:3': this machine has 2 CUDA devices, from cuda:0 on."),
-        ("mps", 1, "this machine has no MPS device"),
-        ("gpu", 1, "device 'gpu'; expected auto, cpu, cuda, cuda:1 or mps."),
-    ],
-)
-def test_a_device_that_is_not_there_is_refused_with_what_is(gpus, name, cuda, message):
+@pytest.mark.parametrize(("name", "cuda"), [("cuda", 0), ("cuda:3", 2), ("mps", 1), ("gpu", 1)])
+def test_a_device_that_is_not_there_is_refused(gpus, name, cuda):
     gpus(cuda)
-    with pytest.raises(SettingError) as error:
+    with raises_field(SettingError, "device", name):
         chosen_device(name)
-    assert message in str(error.value)
 
 
 def test_each_process_of_torchrun_takes_its_own_device(gpus, monkeypatch):

@@ -63,7 +63,7 @@ def test_the_formula_of_the_paper_with_a_noise_that_changes():
     torch.testing.assert_close(found.double(), theta, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("method", ["dpsgd", "dpsgd-f", "naive", "quantile", "sgd"])
+@pytest.mark.parametrize("method", ["dpsgd-f", "sgd"])
 def test_the_noise_of_each_step_is_the_one_that_was_added(method):
     """An empty batch releases noise alone: its standard deviation over 50,000 numbers (false alarm below
     1e-9)."""

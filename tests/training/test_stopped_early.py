@@ -26,40 +26,32 @@ def stopped_and_whole(at=7, **settings):
     return make_trainer(callbacks=[StopAt(at)], **settings).fit(), make_trainer(**settings).fit()
 
 
-@pytest.mark.parametrize("accountant", ["pld", "rdp"])
-def test_a_stopped_run_has_the_epsilon_of_a_whole_one(accountant):
-    run, whole = stopped_and_whole(accountant=accountant)
+@pytest.mark.soak
+def test_a_stopped_run_has_the_epsilon_of_a_whole_one():
+    run, whole = stopped_and_whole(bound_shares={"a": 0.5})
     assert (run.facts.steps, run.facts.planned_steps) == (7, STEPS)
     assert run.epsilon() == whole.epsilon()
     assert run.epsilon(1e-3, "rdp") == whole.epsilon(1e-3, "rdp")
     assert run.epsilon(rows=2) == whole.epsilon(rows=2)
     assert run.risk() == whole.risk() == Risk.of(whole.entries)
-    assert run.epsilon_by_group() == whole.epsilon_by_group()
-
-
-def test_what_the_steps_taken_cost_has_a_name_of_its_own():
-    run, whole = stopped_and_whole(accountant="rdp")
-    ((event, taken),) = run.spent
-    assert taken == 7
-    assert run.epsilon_of_steps_taken() == epsilon([(event, 7)], run.delta, "rdp") < run.epsilon()
-    assert whole.epsilon_of_steps_taken() == whole.epsilon()
-    assert whole.not_taken == ()
-
-
-def test_groups_of_their_own_epsilon_have_the_planned_one():
-    run, whole = stopped_and_whole(bound_shares={"a": 0.5}, accountant="rdp")
     own = run.epsilon_by_group()
     assert own == whole.epsilon_by_group()
     assert len(set(own.values())) == 2
 
 
-def test_a_release_counts_beside_the_steps_that_were_left():
-    trainer = make_trainer(callbacks=[StopAt(2)], accountant="rdp")
-    before = trainer.fit()
+def test_what_the_steps_taken_cost_has_a_name_of_its_own_and_releases_count_beside_it():
+    trainer = make_trainer(callbacks=[StopAt(7)], accountant="rdp")
+    run = trainer.fit()
+    ((event, taken),) = run.spent
+    assert taken == 7
+    assert run.epsilon_of_steps_taken() == epsilon([(event, 7)], run.delta, "rdp") < run.epsilon()
     trainer.ledger.release(trainer.run_id, "counts", 10.0, lambda noise: None)
     after = trainer.run()
-    assert after.epsilon() > before.epsilon()
-    assert after.epsilon_of_steps_taken() > before.epsilon_of_steps_taken()
+    assert after.epsilon() > run.epsilon()
+    assert after.epsilon_of_steps_taken() > run.epsilon_of_steps_taken()
+    whole = trainer.fit()
+    assert whole.epsilon_of_steps_taken() == whole.epsilon()
+    assert whole.not_taken == ()
 
 
 def numbers(run, *paths):
@@ -67,10 +59,9 @@ def numbers(run, *paths):
     return [path.read_text() for path in paths]
 
 
-@pytest.mark.parametrize("settings", [{}, pytest.param({"bound_shares": {"a": 0.5}}, marks=pytest.mark.soak)])
-def test_the_card_states_the_plan_and_once_what_the_steps_taken_cost(tmp_path, settings):
+def test_the_card_states_the_plan_and_once_what_the_steps_taken_cost(tmp_path):
     """Sentence, odds, risk, several rows, groups, replacement and the code that recomputes epsilon."""
-    run, whole = stopped_and_whole(**settings)
+    run, whole = stopped_and_whole()
     paths = tmp_path / "card.html", tmp_path / "card.md"
     (page, card), (_, of_whole) = numbers(run, *paths), numbers(whole, *paths)
     less = f"{run.epsilon_of_steps_taken():.6g}"
