@@ -65,6 +65,7 @@ def trainer_in(
     return trainer, checkpoints
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_training_after_the_step_and_the_run_goes_on_exactly(tmp_path, number):
     handler = signal.getsignal(number)
@@ -175,8 +176,8 @@ def test_the_last_two_checkpoints_are_kept_and_load_safely(tmp_path, monkeypatch
     assert [path.name for path in tmp_path.glob(".*.tmp")] == [".mine.tmp"]
 
 
-@pytest.mark.parametrize("damage", ["flip", "cut"])
-def test_a_damaged_checkpoint_is_refused_and_the_one_before_offered(tmp_path, damage):
+@pytest.mark.soak
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_offered(tmp_path):
     trainer, _ = trainer_in(tmp_path, At(13, stop))
     with pytest.raises(equidp.errors.TrainingStopped):
         trainer.fit()
@@ -184,12 +185,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_offered(tmp_path, da
     last = max(tmp_path.glob("checkpoint-*"))
     content = last.read_bytes()
     middle = len(content) // 2
-    last.write_bytes(
-        {
-            "flip": content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :],
-            "cut": content[:-9],
-        }.get(damage, b"")
-    )
+    last.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
     resumed, checkpoints = trainer_in(tmp_path)
     with raises_field(CheckpointError, "checkpoint", "after 0 steps", "previous=True"):
         checkpoints.restore(resumed)

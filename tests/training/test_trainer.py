@@ -23,16 +23,6 @@ from support.errors import raises_field
 from support.toy import make_trainer, note_samples, toy
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("policy", [lambda: equidp.DPSGD(1.0), lambda: equidp.DPSGDF(1.0)])
-def test_physical_batches_change_memory_alone(policy):
-    models = []
-    for physical in (None, 7):
-        trainer = make_trainer(method=policy(), seed=3, epochs=3, physical_batch_size=physical, model=None)
-        models.append(trainer.fit().model)
-    torch.testing.assert_close(models[0].state_dict(), models[1].state_dict())
-
-
 @pytest.mark.parametrize(
     ("event", "given", "expected"),
     [
@@ -172,9 +162,8 @@ def test_an_interrupted_fit_goes_on_with_the_steps_that_are_left():
     assert trainer.fit().entries[0][1] == 20
 
 
-@pytest.mark.parametrize("physical", [None, 7])
-def test_an_engine_as_an_object_trains_as_one_by_name(physical):
-    settings = {"seed": 1, "physical_batch_size": physical}
+def test_an_engine_as_an_object_trains_as_one_by_name():
+    settings = {"seed": 1, "physical_batch_size": 7}
     by_name = make_trainer(**settings)
     model = nn.Linear(5, 2)
     engine = make_engine("ghost", model, toy().training_loss())
@@ -241,8 +230,7 @@ class Rows(Dataset):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_dataset_that_is_loaded_trains_as_one_in_memory(workers):
+def test_a_dataset_that_is_loaded_trains_as_one_in_memory():
     """Same samples in the same order, empty ones included."""
     settings = {
         "seed": 5,
@@ -253,7 +241,7 @@ def test_a_dataset_that_is_loaded_trains_as_one_in_memory(workers):
     }
     in_memory, loaded = (
         make_trainer(**settings),
-        make_trainer(Rows(toy()), **settings, workers=workers),
+        make_trainer(Rows(toy()), **settings, workers=2),
     )
     seen = note_samples(in_memory)
     in_memory.fit()
@@ -292,15 +280,14 @@ class FailsOn(nn.Module):
 
 
 @pytest.mark.parametrize("where", ["forward", "backward", "loss"])
-@pytest.mark.parametrize("several", [False, True])
-def test_a_row_that_fails_ends_the_run_with_its_error_and_is_a_step_spent(where, several):
+def test_a_row_that_fails_ends_the_run_with_its_error_and_is_a_step_spent(where):
     def loss(outputs, targets):
         if where == "loss" and torch.isclose(outputs, failing).all(dim=1).any():
             raise RuntimeError("this row cannot be read")
         return nn.functional.cross_entropy(outputs, targets, reduction="none")
 
     data, model = toy(40), FailsOn(0.123, where)
-    data.inputs[[17, 3, 4] if several else 17] = 0.123
+    data.inputs[17] = 0.123
     before = model.layer.weight.detach().clone()
     failing = model.layer(data.inputs[17]).detach()
     trainer = make_trainer(data, model=model, loss=loss, batch_size=40, epochs=9)  # which draws everyone
@@ -512,7 +499,6 @@ class Read(list):
     "train",
     [
         lambda: Subset(ROWS, [*range(64), 3]),
-        lambda: Subset(Subset(ROWS, [1, 1, *range(2, 60)]), range(40)),
         lambda: Subset(ConcatDataset([ROWS, ROWS]), [0, *range(10, 60), 64]),
         lambda: toy().subset(torch.tensor([*range(60), 3])),
         lambda: [*ROWS] + 2 * [ROWS[3]],
@@ -530,7 +516,6 @@ def test_rows_that_stand_several_times_in_the_data_are_warned_of(train):
         lambda: Subset(ROWS, range(40)),
         lambda: Subset(ConcatDataset([ROWS, ROWS]), [*range(30), *range(94, 128)]),
         lambda: toy().subset(torch.arange(60)),
-        lambda: [*ROWS],
         lambda: Read([*ROWS]),
     ],
 )
