@@ -8,7 +8,7 @@ from rich.console import Console
 from equidp.display import Column, Interval, Table, measured_number
 
 NAMES = ("F", "Region=Mitte, Geschlecht=divers", "Region=Mitte, Geschlecht=weiblich", "x" * 60, "日本語" * 9)
-WIDTHS = (1, 24, 40, 80, 200)
+WIDTHS = (1, 24, 80)
 
 
 @pytest.mark.parametrize("lines", [False, True])

@@ -39,8 +39,7 @@ def test_a_file_that_cannot_be_replaced_is_left_as_it_was(tmp_path, monkeypatch)
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("there", [True, False], ids=["to a file", "to nothing yet"])
-@pytest.mark.parametrize("links", [1, 3])
+@pytest.mark.parametrize(("there", "links"), [(True, 3), (False, 1)])
 def test_a_link_stays_and_the_file_behind_it_is_written(tmp_path, monkeypatch, there, links):
     shared, here = tmp_path / "shared", tmp_path / "here"
     shared.mkdir()

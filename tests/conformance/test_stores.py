@@ -90,7 +90,7 @@ def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("EQUIDP_CACHE", str(tmp_path))
 
 
-@pytest.fixture(params=CASES)
+@pytest.fixture(params=["features", "a study", pytest.param("a comparison", marks=pytest.mark.soak)])
 def case(request) -> Case:
     return CASES[request.param]
 
