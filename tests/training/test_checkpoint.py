@@ -88,6 +88,7 @@ def test_a_signal_ends_training_after_the_step_and_the_run_goes_on_exactly(tmp_p
     assert [steps for _, steps in run.entries] == [40]
 
 
+@pytest.mark.soak
 def test_a_kill_loses_steps_and_counts_them(tmp_path):
     """As after SIGKILL: nothing is settled, nothing saved since the first step."""
     killed, _ = trainer_in(tmp_path, scheduled=True)
@@ -163,6 +164,7 @@ def test_a_run_that_goes_on_draws_nothing_that_it_drew_before(tmp_path, by):
     again.ledger.close()
 
 
+@pytest.mark.soak
 def test_the_last_two_checkpoints_are_kept_and_load_safely(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "_SHARE_OF_TIME", 1e9)
     (tmp_path / ".0123456789abcdef.tmp").write_text("of a process that was killed")
@@ -228,8 +230,8 @@ def test_what_a_checkpoint_does_not_belong_to_is_refused(tmp_path):
         trainer.ledger.close()
 
 
-@pytest.mark.parametrize("reused", [False, True], ids=["another callback", "the same callback"])
-def test_a_new_run_leaves_the_checkpoints_of_a_stopped_one(tmp_path, reused, monkeypatch):
+@pytest.mark.soak
+def test_a_new_run_leaves_the_checkpoints_of_a_stopped_one(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "_SHARE_OF_TIME", 1e9)  # after every step
 
     def new_run(*callbacks):
@@ -239,8 +241,6 @@ def test_a_new_run_leaves_the_checkpoints_of_a_stopped_one(tmp_path, reused, mon
     with pytest.raises(equidp.errors.TrainingStopped):
         new_run(At(4, stop)).fit()
     kept = sorted(tmp_path.iterdir())
-    if not reused:
-        checkpoints = equidp.Checkpoints(tmp_path)
     other = new_run()
     for _ in range(2):
         with raises_field(CheckpointError, "folder"):
@@ -335,6 +335,7 @@ class Counts(equidp.Callback):
         self.steps, self.examples = state["steps"], state.get("examples")
 
 
+@pytest.mark.soak
 def test_callbacks_go_on_where_they_were_and_what_they_hold_of_examples_is_apart(tmp_path):
     stopped, checkpoints = trainer_in(tmp_path, Counts(), At(3, stop), Counts())
     with pytest.raises(equidp.errors.TrainingStopped):

@@ -144,6 +144,7 @@ class Marked(Reader):
         return super().forward(words, mask)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("reads", ["nothing", "all"])
 def test_public_rows_are_tried_as_the_dataset_gives_its_own(reads):
     def marked(rows):

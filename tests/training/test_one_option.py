@@ -25,7 +25,7 @@ class WarmPlan(Plan):
     )
 
 
-PLAN = WarmPlan(epsilon=3.0, epochs=2, batch_size=50)
+PLAN = WarmPlan(noise_multiplier=1.0, epochs=2, batch_size=50)
 
 
 def test_a_new_option_has_help_and_a_type_on_the_command_line_and_in_toml():
@@ -52,7 +52,7 @@ def test_a_new_option_is_on_the_card_and_in_the_key_where_it_differs_from_its_de
     plain, changed = PLAN.resolve(1000), PLAN.with_changes(warm_up=0.2).resolve(1000)
     assert "warm-up" not in plain.card_options
     assert changed.card_options["warm-up"] == 0.2
-    assert plain.key_parts == Plan(epsilon=3.0, epochs=2, batch_size=50).resolve(1000).key_parts
+    assert plain.key_parts == Plan(noise_multiplier=1.0, epochs=2, batch_size=50).resolve(1000).key_parts
     assert {**plain.key_parts, "warm_up": 0.2} == changed.key_parts
 
 

@@ -68,6 +68,7 @@ def test_a_log_gets_releases_and_settings_alone():
     assert {type(each) for each in settings.values()} == {str}
 
 
+@pytest.mark.soak
 def test_groups_whose_names_a_service_takes_for_one_are_told_apart():
     data, log = toy(150), Log()
     data = equidp.GroupedDataset(data.inputs, data.targets, data.groups, ("a/b", "a:b"), data.class_names)

@@ -39,6 +39,7 @@ def test_a_stopped_run_has_the_epsilon_of_a_whole_one():
     assert len(set(own.values())) == 2
 
 
+@pytest.mark.soak
 def test_what_the_steps_taken_cost_has_a_name_of_its_own_and_releases_count_beside_it():
     trainer = make_trainer(callbacks=[StopAt(7)], accountant="rdp")
     run = trainer.fit()
@@ -59,6 +60,7 @@ def numbers(run, *paths):
     return [path.read_text() for path in paths]
 
 
+@pytest.mark.soak
 def test_the_card_states_the_plan_and_once_what_the_steps_taken_cost(tmp_path):
     """Sentence, odds, risk, several rows, groups, replacement and the code that recomputes epsilon."""
     run, whole = stopped_and_whole()

@@ -66,6 +66,7 @@ def test_plain_sgd_has_infinite_epsilon_and_equals_torch():
     torch.testing.assert_close(run.model.weight, reference.weight)
 
 
+@pytest.mark.soak
 def test_your_own_loop_does_what_fit_does():
     fitted, looped, by_epoch = (make_trainer(seed=3) for _ in range(3))
     fitted.fit()
