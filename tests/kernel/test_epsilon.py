@@ -106,7 +106,7 @@ def test_the_meter_is_an_upper_bound_that_rises(accountant):
     values = [epsilon_so_far(steps, *run) for steps in range(61)]
     assert values[0] == 0.0
     assert values == sorted(values)
-    for steps in (1, 2, 37, 59, 60):
+    for steps in (2, 60):
         exact = epsilon(((Event(0.02, 1.1, 11.0), steps),), 1e-5, accountant)
         assert exact <= values[steps] + 1e-9
     assert values[60] == pytest.approx(exact, rel=0.005)
@@ -116,7 +116,7 @@ def test_the_meter_is_an_upper_bound_that_rises(accountant):
 def test_the_meter_counts_what_was_spent_before():
     other = ((Event(1.0, 5.0, None), 1),)
     run = Event(0.02, 1.1, None), 60, 1e-5, "pld", other
-    for steps in (0, 37, 60):
+    for steps in (0, 60):
         together = epsilon((*other, (Event(0.02, 1.1, None), steps)), 1e-5)
         assert together <= epsilon_so_far(steps, *run) + 1e-9
     assert epsilon_so_far(60, *run) == together
