@@ -159,6 +159,7 @@ def test_a_ledger_adds_up_what_the_costliest_label_pays(order):
     assert found == pytest.approx(max(by_label), rel=1e-12)
 
 
+@pytest.mark.soak
 def test_records_name_columns_by_numbers():
     """A digest of private labels would tell two datasets apart."""
     runs = [(by_column(SEX, 0.1, 0.2), 3), (by_column(DIABETES, 0.1, 0.2), 3), (Event(0.1, 1.0), 3)]
