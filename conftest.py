@@ -37,7 +37,7 @@ COARSE_FILES = (
     "tests/test_docs",
 )
 """Slow files of tests elsewhere of which the same holds."""
-FINE_FILES = ("tests/report/test_card",)
+FINE_FILES = ("tests/report/test_recomputed",)
 """Files in these folders that recompute an epsilon by dp_accounting."""
 
 

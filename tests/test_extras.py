@@ -145,14 +145,6 @@ def test_a_missing_package_names_its_extra(monkeypatch):
         import no_such_package  # noqa: F401
 
 
-def test_all_missing_extras_are_named_at_once(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    command = "pip install 'equidp[report,hf]'"
-    with raises_field(ImportError, "report, hf", "matplotlib, transformers", command):
-        check_extras({"report": EXTRAS["report"], "hf": ("transformers",), "tables": EXTRAS["tables"]})
-
-
 def run(code: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """A fresh process without the packages of any extra."""
     command = [sys.executable, "-c", BLOCKED + code, *arguments]
@@ -195,33 +187,13 @@ for name in {names}:
     assert set(CORE) <= {name for extra, name in found if extra == "core"}
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("arguments", [["methods"], ["methods", "dpsgd-f"]])
-def test_commands_of_the_core_need_no_extra(arguments, tmp_path):
-    done = run("from equidp.cli import main; main()", *arguments, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(each, marks=[pytest.mark.soak] * (each != "train")) for each in COMMANDS]
-)
+@pytest.mark.parametrize("name", [each for each in COMMANDS if each in ("train", "compare")])
 def test_commands_without_their_extra_name_it_and_fail(name, tmp_path):
     done = run("from equidp.cli import main; main()", name, "digits", cwd=tmp_path)
     assert done.returncode == 2
     assert f"equidp[{app.EXTRAS[name]}]" in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.soak
-def test_help_of_a_command_without_its_extra_names_it_and_fails(tmp_path):
-    """The command does not come first here: its module is loaded while the line is parsed."""
-    done = run("from equidp.cli import main; main()", "--help", "train", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "pip install 'equidp[" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
 
 
 @pytest.mark.soak

@@ -83,11 +83,3 @@ def test_figures_whose_code_is_not_kept_name_their_commit(tmp_path):
     done = papers_here("reproduce", "xu-readings-census", "--seeds", "1", cwd=tmp_path)
     assert done.returncode == 2
     assert "check out the commit" in " ".join(done.stderr.split())
-
-
-def test_a_full_disk_is_named_with_what_to_do(tmp_path):
-    full = OSError(28, "No space left on device", "page.md")
-    with patch("papers.commands.reproduce.write_whole", side_effect=full):
-        done = papers_here("reproduce", "--page", str(tmp_path / "page.md"), cwd=tmp_path)
-    assert done.returncode == 2
-    assert "'page.md': No space left on device. Make room" in done.stderr.replace("\n", " ")

@@ -72,13 +72,6 @@ def test_a_threshold_changes_answers_and_not_the_ranking(run, place):
 
 
 @pytest.mark.soak
-def test_a_base_rate_is_a_public_number(run, place):
-    for options in (("0.03",), ("base-rate", "--base-rate", "0.03")):
-        assert run("evaluate", "run", "--threshold", *options, "--json", "rate.json")[0] == 0
-        assert json.loads((place / "rate.json").read_text())["threshold"] == 0.03
-
-
-@pytest.mark.soak
 def test_a_runs_own_cut_and_metric_are_those_of_evaluate_and_predict(run, place):
     if not (place / "cut").exists():
         plan = [*PLAN, "--epochs", "4", "--noise-multiplier", "0.5"]

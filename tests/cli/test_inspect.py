@@ -124,9 +124,10 @@ def test_a_column_of_people_is_in_the_recipe_with_a_public_number_of_rows(tmp_pa
     assert "'who'" in error
 
 
-@pytest.mark.parametrize("name", ["id", "patient"])
+@pytest.mark.soak
 @pytest.mark.parametrize(
-    "ids", [[f"p{row // 2}" for row in range(90)], [1000 + row // 2 for row in range(90)]]
+    ("name", "ids"),
+    [("id", [f"p{row // 2}" for row in range(90)]), ("patient", [1000 + row // 2 for row in range(90)])],
 )
 def test_people_with_several_rows_are_who_the_printed_command_protects(name, ids, tmp_path, command):
     table = pd.DataFrame({name: ids, "age": np.random.default_rng(0).integers(20, 60, 90)})

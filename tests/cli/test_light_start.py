@@ -31,12 +31,12 @@ atexit.register(end)
     return done.stdout, eval(done.stderr.splitlines()[-1])
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], [], ["trian"], ["account", "--help"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["trian"], ["account", "--help"]])
 def test_nothing_heavy_is_loaded(arguments):
     code = f"import sys; sys.argv = ['equidp', *{arguments}]; from equidp.cli import main; main()"
     out, heavy = loaded(code)
     assert heavy == []
-    if arguments in ([], ["--help"]):
+    if arguments == ["--help"]:
         assert all(f"│ {name} " in out for name in COMMANDS)
 
 
@@ -45,11 +45,20 @@ def test_accountants_are_named_without_loading_them():
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("noise", [["--noise-multiplier", "2"], ["--epsilon", "1"]])
-@pytest.mark.parametrize("method", ["dpsgd", "quantile"])
-def test_accounting_for_a_method_of_equidp_loads_no_torch(noise, method):
+def test_accounting_for_a_method_of_equidp_loads_no_torch():
     """Noise of one full batch, which is worked out in no time."""
-    plan = ["--examples", "100", "--batch-size", "100", "--steps", "1", "--method", method, *noise]
+    plan = [
+        "--examples",
+        "100",
+        "--batch-size",
+        "100",
+        "--steps",
+        "1",
+        "--method",
+        "quantile",
+        "--epsilon",
+        "1",
+    ]
     code = f"import sys; sys.argv = {['equidp', 'account', *plan]}; from equidp.cli import main; main()"
     out, heavy = loaded(code)
     assert "1 steps, each" in out
@@ -57,11 +66,10 @@ def test_accounting_for_a_method_of_equidp_loads_no_torch(noise, method):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_training_loads_no_compiler(tmp_path, optimizer):
+def test_training_loads_no_compiler(tmp_path):
     """Neither its trial nor its steps, its checkpoints or its card."""
     options = [*("--batch-size", "256", "--epochs", "1", "--noise-multiplier", "1", "--method", "dpsgd")]
-    options += ["--set", f"training.optimizer={optimizer}", "--set", "training.schedule=linear"]
+    options += ["--set", "training.optimizer=adam", "--set", "training.schedule=linear"]
     options += ["--out", str(tmp_path / "run")]
     typed = ["equidp", "train", "digits", *options]
     code = f"import sys; sys.argv = {typed}; from equidp.cli import main; main()"

@@ -161,9 +161,7 @@ def test_slips_are_said_before_anything_is_spent(run_command, file, tmp_path, op
 @pytest.mark.soak
 def test_inspect_says_how_to_protect_people(run_command, file, tmp_path):
     asked = ("inspect", file, "--target", "ill", "--group", "sex")
-    for given in (asked, (*asked, "--person", "id")):
-        said = " ".join(run_command(*given).out.split())
-        assert "people of id, of whose rows at most 4" in said
+    assert "people of id, of whose rows at most 4" in " ".join(run_command(*asked).out.split())
     known = (*asked, "--person", "id", "--rows-per-person", "3", "--out", tmp_path / "people.toml")
     assert "people of id, of whose rows at most 3" in " ".join(run_command(*known).out.split())
     assert 'person = "id"' in (tmp_path / "people.toml").read_text()

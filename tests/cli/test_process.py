@@ -49,15 +49,6 @@ def test_two_processes_train_one_run_and_the_first_speaks(people, tmp_path):
     assert equidp("evaluate", str(out), cwd=tmp_path).returncode == 0
 
 
-@pytest.mark.soak
-def test_a_mistake_is_said_once(people, tmp_path):
-    told = torchrun(2, *options(people, str(tmp_path / "run"), "--method", "dpsdg"))
-    assert told.returncode != 0
-    assert told.stderr.count("dpsgd") >= 1
-    assert told.stderr.count("error: ") == 1
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_process_that_alone_failed_says_why(monkeypatch, capsys):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
     monkeypatch.setenv("RANK", "1")
@@ -84,10 +75,10 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 @pytest.mark.soak
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library than glibc")
-@pytest.mark.parametrize("size", [40 * 2**20, 5 * 2**28])
-def test_memory_that_was_freed_comes_back_without_page_faults(size):
+def test_memory_that_was_freed_comes_back_without_page_faults():
     """Counts pages that the operating system had to hand out again; an environment that has decided is left
-    alone. Below 32 MiB the C library may keep memory by itself; 1.25 GiB hold a batch of wide images."""
+    alone. Below 32 MiB the C library may keep memory by itself."""
+    size = 40 * 2**20
     clean = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     decided = {**clean, "MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
     kept, returned, overruled = (

@@ -49,9 +49,7 @@ def read(monkeypatch):
     ("recipe", "given", "binning", "taken"),
     [
         (CLASSES, {}, None, "cut"),
-        (CLASSES, {}, "cut:8", "cut:8"),
         (CLASSES, {"model": "logistic"}, None, "standard"),
-        (CLASSES, {}, "standard", "standard"),
     ],
 )
 def test_training_reads_a_table_once(recipe, given, binning, taken, path, read):

@@ -27,14 +27,13 @@ def shell(line: str, *arguments: str, cwd, **environment: str) -> subprocess.Com
     return subprocess.run(given, cwd=cwd, env=settings, capture_output=True, text=True, timeout=600)
 
 
-@pytest.mark.parametrize("reader", ["head -1", "true"])
-def test_a_reader_that_has_seen_enough_is_no_error(tmp_path, reader):
-    done = shell(f'"$@" | {reader}', "--help", cwd=tmp_path)
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
+    done = shell('"$@" | head -1', "--help", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("line", ['"$@" | head -1', '"$@" | true', '"$@" > /dev/full'])
+@pytest.mark.parametrize("line", ['"$@" | true', '"$@" > /dev/full'])
 def test_a_training_that_cannot_print_is_finished_or_goes_on(people, tmp_path, line):  # noqa: F811
     if "/dev/full" in line and not os.path.exists("/dev/full"):
         pytest.skip("no full device here")
@@ -50,23 +49,10 @@ def test_a_training_that_cannot_print_is_finished_or_goes_on(people, tmp_path, l
 
 
 @pytest.mark.soak
-def test_a_full_disk_behind_standard_output_is_said(tmp_path):
-    if not os.path.exists("/dev/full"):
-        pytest.skip("no full device here")
-    done = shell('"$@" > /dev/full', "--help", cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ")
-    assert "No space left on device" in done.stderr
-    done = shell('"$@" 2> /dev/full', "trian", cwd=tmp_path)
-    assert done.returncode != 0
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_a_character_that_the_terminal_lacks_is_no_error(tmp_path, encoding):
+def test_a_character_that_the_terminal_lacks_is_no_error(tmp_path):
     Path(tmp_path, "日本.csv").write_text("income,sex\n" + "high,F\nlow,M\n" * 30)
     command = ("inspect", "日本.csv", "--target", "income", "--group", "sex", "--out", "run.toml")
-    done = shell('"$@"', *command, cwd=tmp_path, PYTHONIOENCODING=encoding)
+    done = shell('"$@"', *command, cwd=tmp_path, PYTHONIOENCODING="ascii")
     assert done.returncode == 0, done.stderr
 
 
@@ -78,7 +64,7 @@ def test_an_interruption_ends_a_command_in_words(tmp_path, number):
     # A process that was started in the background ignores interruptions until it says otherwise.
     handled = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     code = f"{handled}; from equidp.cli import main; print('up', flush=True); main()"
-    for seconds in (0.05, 0.2, 0.5, 1.0, 1.5):
+    for seconds in (0.2, 1.0):
         command = [sys.executable, "-c", code, "compare", "--seeds", "1", "--jobs", "1"]
         with subprocess.Popen(
             command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -91,7 +77,7 @@ def test_an_interruption_ends_a_command_in_words(tmp_path, number):
         assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {"NO_COLOR": "1"}, {"TERM": ""}, {"COLUMNS": "x"}])
+@pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {"NO_COLOR": "1", "COLUMNS": "x"}])
 def test_plain_terminals_get_plain_text(tmp_path, environment):
     done = shell('"$@"', "--help", cwd=tmp_path, **environment)
     assert done.returncode == 0

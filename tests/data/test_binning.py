@@ -9,11 +9,9 @@ import torch
 
 import equidp
 from equidp.advice.chosen_plan import ASKED, DEFAULT, RULE, ChosenPlan, choose_plan
-from equidp.comparison.compare import prepare
-from equidp.comparison.plan import ComparisonPlan
 from equidp.data import SOURCES, Recipe, open_source
 from equidp.data.census import Census, Preparation
-from equidp.data.table import add_binning, binning_of, split_and_encode, with_binning, with_private_noise
+from equidp.data.table import add_binning, split_and_encode, with_binning, with_private_noise
 from equidp.errors import SettingError
 from equidp.evaluation.effects import column_effects
 from equidp.runs.begin import begin, prepare as prepare_run
@@ -176,16 +174,6 @@ def test_a_run_keeps_its_encoding_and_predicts_by_it(path, tmp_path):
     found = kept.inputs(tmp_path / "new.csv", lacking=("age",))
     assert torch.equal(found, encoder.encode(table.assign(age=np.nan)))
     assert {row.name: row.value for row in config.setting_rows(config.plan.resolve(480))}["binning"] == "cut"
-
-
-@pytest.mark.soak
-def test_comparisons_train_on_the_encoding_and_boosted_trees_on_numbers(path, tmp_path):
-    asked = ComparisonPlan(
-        ["dpsgd"], seeds=[0], epsilons=(3.0,), plan=equidp.Plan(batch_size=100, epochs=1, delta=1e-4)
-    )
-    prepared = prepare(opened(path, "cut"), asked, directory=tmp_path)
-    assert {binning_of(each.source) for each in (*prepared.references, *prepared.private)} == {"cut"}
-    assert {binning_of(trees.source) for trees in prepared.trees} == {"standard"}
 
 
 @pytest.mark.soak

@@ -132,19 +132,6 @@ def test_a_network_that_changed_under_its_name_gives_new_features_and_back_the_o
     assert len(list(image_store().folder.glob("*/facts.json"))) == 2
 
 
-@pytest.mark.soak
-def test_a_comparison_trains_on_a_network_of_ones_own(tmp_path, network):
-    found = equidp.compare(
-        open_source("digits", features=network),
-        methods=["dpsgd"],
-        seeds=1,
-        plan=equidp.Plan(model="logistic", batch_size=300, epochs=1),
-        directory=tmp_path,
-        jobs=2,
-    )
-    assert found.setup.data == "digits, Sequential"
-
-
 @pytest.mark.parametrize(
     ("function", "given"),
     [
@@ -177,17 +164,6 @@ def test_features_of_the_network_have_norm_1_and_differ_by_image():
     assert found.one_tensor.shape == (4, 1280)
     assert torch.allclose(found.one_tensor.norm(dim=1), torch.ones(4), atol=1e-5)
     assert (found.one_tensor @ found.one_tensor.T).fill_diagonal_(0).max() < 0.999
-
-
-def test_the_notes_name_licence_and_training_data():
-    pytest.importorskip("efficientnet_lite_pytorch")
-    note = WithFeatures(Images(), f"{NETWORK}@32").split(0).notes[-1]
-    for words in (
-        "efficientnet-lite0@32, Apache-2.0, 1280 numbers",
-        "ImageNet-1k",
-        "not trained on this data",
-    ):
-        assert words in note
 
 
 def test_folded_batch_normalisation_changes_no_activation():

@@ -11,7 +11,6 @@ import pytest
 import torch
 from hypothesis import assume, given, settings, strategies as st
 
-import equidp
 from equidp.data import open_source
 from equidp.data.table import split_and_encode
 from equidp.errors import DataError, EquidpError, SettingError
@@ -139,11 +138,6 @@ def test_notes_name_what_was_read_off_the_data(save):
     assert bounded == notes[1:]
 
 
-def test_an_existing_file_is_a_table_whatever_its_name(save):
-    split = split_of(save(people().to_csv(index=False), "people.data"))
-    assert len(split.train) + len(split.test) == 60
-
-
 def test_the_index_that_pandas_set_aside_is_a_column(save):
     split = split_of(save(people().set_index("age"), "people.parquet"))
     assert split.train.inputs.shape[1] == 1 + 2 + 2
@@ -211,26 +205,6 @@ def test_a_share_of_the_rows_is_tested_on_and_seeds_choose_others():
 def test_numbers_as_groups_are_in_their_order(save):
     split = split_of(save(people(120).assign(sex=lambda t: t.index % 12)))
     assert split.train.group_names == tuple(str(value) for value in range(12))
-
-
-def test_crossed_groups_name_missing_values(save):
-    table = people(200)
-    table.loc[table.index % 4 == 0, "race"] = None
-    names = split_of(save(table), group=["sex", "race"], missing="category").train.group_names
-    assert names == ("F, B", "F, missing", "M, A", "M, B")
-
-
-def test_doubts_about_columns_are_warnings(save):
-    table = people(120)
-    with pytest.warns(equidp.errors.DataWarning, match="'patient' holds another whole number in each"):
-        split_of(save(table.assign(patient=range(7000, 7120))))
-    with pytest.warns(equidp.errors.DataWarning, match="'income' holds 30 different numbers"):
-        split_of(save(table.assign(income=[float(row % 30) for row in range(120)])))
-
-
-@pytest.mark.filterwarnings("error")
-def test_counts_and_measurements_are_no_names_of_rows(save):
-    split_of(save(people(120).assign(children=lambda t: t.index % 5, lab=lambda t: t.index / 7)))
 
 
 @pytest.mark.soak
@@ -374,7 +348,7 @@ cells = st.sampled_from(
     data=st.data(),
     missing=st.sampled_from(["refuse", "category"]),
 )
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_odd_tables_give_data_or_an_error_of_ours(tmp_path_factory, header, data, missing):
     """No error of pandas or scikit-learn escapes, and inputs are finite."""
     rows = data.draw(st.lists(st.lists(cells, min_size=1, max_size=6), max_size=14))
@@ -391,7 +365,7 @@ def test_odd_tables_give_data_or_an_error_of_ours(tmp_path_factory, header, data
 
 @pytest.mark.soak
 @given(content=st.binary(max_size=200), name=st.sampled_from(["odd.csv", "odd.parquet"]))
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_bytes_that_are_no_table_give_an_error_of_ours(tmp_path_factory, content, name):
     path = tmp_path_factory.mktemp("odd") / name
     path.write_bytes(content)
@@ -402,7 +376,7 @@ def test_bytes_that_are_no_table_give_an_error_of_ours(tmp_path_factory, content
 @pytest.mark.soak
 @pytest.mark.filterwarnings("ignore::equidp.errors.DataWarning")
 @given(data=st.data())
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_damaged_tables_give_data_or_an_error_of_ours(tmp_path_factory, data):
     """A few bytes of a good file are overwritten: inputs are finite, or the error is ours."""
     name = data.draw(st.sampled_from(["people.csv", "people.parquet"]))

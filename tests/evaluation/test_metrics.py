@@ -242,19 +242,19 @@ def scored(generator: np.random.Generator, n: int, share: float, sharpness: floa
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(("n", "share"), [(150, 0.3), (400, 0.08), (2000, 0.08)])
-def test_intervals_hold_their_level_in_a_simulation_of_2000(n, share):
-    """At least 92.5% of 2,000 samples have the truth inside a 95% interval.
+@pytest.mark.parametrize(("n", "share"), [(150, 0.3), (400, 0.08)])
+def test_intervals_hold_their_level_in_a_simulation_of_1000(n, share):
+    """At least 92.5% of 1,000 samples have the truth inside a 95% interval.
 
-    False alarms: an interval of exactly 95% falls below that once in a million; there are 24 here. Values are
-    taken once, of the million: in samples they take most of the time, and others hold them to scikit-learn.
+    False alarms: an interval of exactly 95% falls below that twice in 10,000; there are 16 here. Values are
+    taken once, of 200,000: in samples they take most of the time, and others hold them to scikit-learn.
     """
     generator = np.random.default_rng(0)
     binary_ones = {name: metric for name, metric in METRICS.items() if "binary" in metric.tasks}
-    whole = scored(generator, 1_000_000, share)
+    whole = scored(generator, 200_000, share)
     truth = {name: measure_metric(metric, whole)[0] for name, metric in binary_ones.items()}
     inside, counted = (dict.fromkeys(binary_ones, 0) for _ in range(2))
-    for _ in range(2000):
+    for _ in range(1000):
         found = scored(generator, n, share)
         for name, metric in binary_ones.items():
             with suppress(ValueError):  # too few of a class
@@ -262,5 +262,5 @@ def test_intervals_hold_their_level_in_a_simulation_of_2000(n, share):
                 counted[name] += not math.isnan(low)
                 inside[name] += low <= truth[name] <= high
     for name in binary_ones:
-        assert counted[name] > 1900, name
+        assert counted[name] > 950, name
         assert inside[name] / counted[name] > 0.925, (name, inside[name] / counted[name])

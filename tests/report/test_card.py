@@ -115,7 +115,7 @@ def _loss(outputs, targets):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("releases", [1, 2, 3])
+@pytest.mark.parametrize("releases", [1, 3])
 def test_the_table_of_the_guarantee_adds_up_to_its_epsilon(tmp_path, releases):
     """Equal releases apart in the ledger, and steps of the same noise as one of them."""
     equal, other = Event(1.0, 16.5), Event(1.0, 70.0, name="counts")
@@ -164,28 +164,6 @@ def test_the_card_as_text_begins_with_what_hosts_of_models_read(run, tmp_path):
     read = yaml.safe_load((tmp_path / "card.md").read_text().split("---\n")[1])
     assert "differential-privacy" not in read["tags"]
     assert "metrics" not in read
-
-
-@pytest.mark.soak
-def test_what_a_ledger_has_spent_stands_after_the_headline(tmp_path):
-    run = make_trainer(epochs=1).fit()
-    write_content(run, CardContent(together="Together: epsilon 2.93."), tmp_path / "card.md")
-    lines = [line for line in (tmp_path / "card.md").read_text().splitlines() if line]
-    assert lines[lines.index("## Guarantee") + 2] == "Together: epsilon 2.93."
-
-
-def code(card: str) -> str:
-    block = re.search(r"<pre>(.*?)</pre>|```python\n(.*?)```", card, re.DOTALL)
-    return unescape(block[1] or block[2])
-
-
-@pytest.mark.soak
-def test_epsilon_can_be_recomputed_from_the_card(card, run):
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(code(card), {})
-    assert float(printed.getvalue()) == pytest.approx(run.epsilon(), rel=1e-9)
-    assert f"{run.epsilon():.6g}" in card
 
 
 @pytest.mark.soak

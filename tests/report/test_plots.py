@@ -102,8 +102,9 @@ def test_baselines_that_differ_in_features_differ_by_marker():
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("layout", [PAGE, COLUMN], ids=["page", "column"])
-@pytest.mark.parametrize("name", ["costs", "accuracy", "trade_off"])
+@pytest.mark.parametrize(
+    ("name", "layout"), [("costs", PAGE), ("trade_off", COLUMN)], ids=["costs page", "trade-off column"]
+)
 def test_axes_keep_most_of_the_width_and_nothing_leaves_the_figure(name, layout):
     """Also with long names: a legend stands above the axes, in as many columns as fit."""
     long = {"my_package.methods:AMethodOfOnesOwn": 0.1, "dpsgd": 0.2, "dpsgd-f": 0.3}

@@ -16,6 +16,7 @@ from equidp.report.comparison import print_comparison
 from equidp.report.summary import summarise
 from support.made_up import made_up
 
+pytestmark = pytest.mark.usefixtures("no_plots")
 COSTS = {"dpsgd": {"a": 0.02, "b": 0.30}, "fair": {"a": 0.03, "b": 0.04}}
 BETTER = {"dpsgd": {"a": -0.02, "b": -0.30}, "fair": {"a": -0.03, "b": -0.04}}
 

@@ -60,22 +60,30 @@ def write(folder: Path, source: str = MODULE) -> None:
     importlib.invalidate_caches()
 
 
-@pytest.fixture
-def run(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
     """The folder of a finished run by the module's parts."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    write(tmp_path)
-    plan = Plan(model="own_run_parts:make_model", batch_size=50, epochs=2, noise_multiplier=2.0)
-    config = TrainConfig(
-        RunData("own_run_parts:Source"),
-        plan.with_changes(method="own_run_parts:Soft", accountant="rdp"),
-    )
-    begin(prepare(config), tmp_path / "run")
-    train(tmp_path / "run", trust_code=True)
-    yield tmp_path / "run"
+    place = tmp_path_factory.mktemp("own")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        patch.syspath_prepend(place)
+        patch.setattr(sys, "dont_write_bytecode", True)
+        write(place)
+        plan = Plan(model="own_run_parts:make_model", batch_size=50, epochs=2, noise_multiplier=2.0)
+        config = TrainConfig(
+            RunData("own_run_parts:Source"),
+            plan.with_changes(method="own_run_parts:Soft", accountant="rdp"),
+        )
+        begin(prepare(config), place / "run")
+        train(place / "run", trust_code=True)
+        yield place / "run"
     sys.modules.pop("own_run_parts", None)
+
+
+@pytest.fixture
+def run(trained):
+    write(trained.parent)
+    return trained
 
 
 @pytest.mark.soak

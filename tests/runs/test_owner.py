@@ -53,9 +53,8 @@ def texts_of(folder: Path) -> str:
     return "".join(path.read_text(errors="replace") for path in folder.rglob("*") if path.is_file())
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_training_names_the_column_that_carries_a_model_which_is_too_good(tmp_path, seed):
-    run, said = trained(tmp_path, patients(seed, leak=True))
+def test_training_names_the_column_that_carries_a_model_which_is_too_good(tmp_path):
+    run, said = trained(tmp_path, patients(0, leak=True))
     (sentence,) = [each for each in said if "rarely true" in each]
     assert "'merged'" in sentence
     assert "'age'" not in sentence
@@ -64,9 +63,8 @@ def test_training_names_the_column_that_carries_a_model_which_is_too_good(tmp_pa
     assert run.verify().failed == ()
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_an_honest_model_is_not_called_too_good(tmp_path, seed):
-    run, said = trained(tmp_path, patients(seed, leak=False))
+def test_an_honest_model_is_not_called_too_good(tmp_path):
+    run, said = trained(tmp_path, patients(0, leak=False))
     assert [each for each in said if "rarely true" in each] == []
     assert not (run.folder / "private" / "owner.txt").exists()
     values = run.reference()

@@ -133,7 +133,7 @@ def test_a_damaged_model_or_encoder_is_refused(finished, name):
 
 @pytest.mark.parametrize(
     "name",
-    ["share/card.md", "share/run.json", "share/card.html", "private/record.parquet", "private/config.json"],
+    ["share/card.md", "share/run.json", "private/record.parquet"],
 )
 def test_a_changed_or_missing_file_is_named(finished, name):
     path = finished.folder / name

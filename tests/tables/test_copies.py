@@ -13,7 +13,7 @@ from equidp.errors import DataWarning
 from equidp.tables.copies import Copies, find_copies
 from equidp.tables.inspect import inspect_table
 
-SEEDS = range(4)
+SEEDS = range(1)
 
 
 def patients(seed: int, rows: int = 3000) -> pd.DataFrame:

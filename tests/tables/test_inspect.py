@@ -189,8 +189,10 @@ def test_wrong_names_and_unreadable_files_are_refused(tmp_path):
             inspect_table(tmp_path / name)
 
 
-@pytest.mark.parametrize("charset", ["utf-8", "latin-1", "cp1252", "utf-16"])
-@pytest.mark.parametrize("sep", [",", ";", "\t", "|", " ", ":", "^"])
+@pytest.mark.parametrize(
+    ("sep", "charset"),
+    [(",", "utf-8"), (";", "latin-1"), ("\t", "cp1252"), ("|", "utf-16"), (" ", "utf-8"), ("^", "cp1252")],
+)
 def test_separator_and_charset_are_found(tmp_path, sep, charset):
     text = "größe,note,x\n" + '1,"a, b; c",ü\n' * 5 + ("2,„x“,ß\n" if charset == "cp1252" else "")
     table = pd.read_csv(io.StringIO(text))

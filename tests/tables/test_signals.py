@@ -11,7 +11,7 @@ from equidp.tables.inspect import inspect_table
 from equidp.tables.recipe import Recipe
 from equidp.tables.signals import rank_signals
 
-SEEDS = range(4)
+SEEDS = range(2)
 RECIPE = Recipe(target="readmitted", group=("sex",))
 
 
@@ -81,7 +81,7 @@ def test_of_several_classes_the_one_told_best_counts(seed):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", [0])
 def test_inspect_ranks_columns_and_asks_of_leaks_whether_they_are_known_before(tmp_path, seed):
     patients(seed).to_csv(tmp_path / "p.csv", index=False)
     report = inspect_table(tmp_path / "p.csv", RECIPE)

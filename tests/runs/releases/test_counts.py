@@ -1,6 +1,5 @@
 """Class counts of a run: paid for, released once with noise, and used for weights and thresholds."""
 
-import json
 from dataclasses import replace
 from functools import partial
 
@@ -19,15 +18,12 @@ from equidp.runs.folder import CARD, LEDGER, RunFolder
 from equidp.runs.releases import CountsRelease, PreprocessingRelease
 from equidp.runs.saved import open_run
 from equidp.runs.train import train
-from support.command import QUICK
 from support.errors import raises_field
 from support.releases import paid_for
 
 DELTA = 1e-4
 COUNTS = paid_for("class counts", 0.1 * 3.0, DELTA)
 PLAN = equidp.Plan(batch_size=200, epochs=1, delta=DELTA)
-OPTIONS = ("--epsilon", "3", "--epochs", "1", "--batch-size", "200", "--delta", "1e-4", *QUICK)
-TABLE = ("people.csv", "--target", "ill", "--group", "sex")
 
 
 @pytest.fixture(scope="module")
@@ -96,16 +92,3 @@ def test_weights_are_balanced_by_counts_alone_for_a_share_of_epsilon(config):
         replace(config(), plan=weighed)
     with raises_field(SettingError, "counts_share"):
         config(plan=PLAN.with_changes(releases=(CountsRelease(0.1),)))
-
-
-@pytest.mark.soak
-def test_from_the_command_line_to_a_threshold(command, people, tmp_path):
-    run = partial(command, cwd=people.parent)
-    folder = str(tmp_path / "run")
-    balanced = ("--class-weight", "balanced", "--set", "privacy.counts_share=0.1")
-    assert run("train", *TABLE, *OPTIONS, *balanced, "--out", folder)[0] == 0
-    found = tmp_path / "found.json"
-    assert run("evaluate", folder, "--threshold", "base-rate", "--json", str(found))[0] == 0
-    counts = RunFolder(tmp_path / "run").read_counts()
-    threshold = json.loads(found.read_text())["threshold"]
-    assert 0.05 < threshold == counts["yes"] / sum(counts.values()) < 0.15

@@ -69,58 +69,36 @@ def events(folder):
 
 
 @pytest.mark.soak
-def test_a_run_and_its_preprocessing_meet_epsilon_together(config, tmp_path):
-    run, _ = train(tmp_path / "run", prepared=begin(prepare(config()), tmp_path / "run"))
-    assert spent(tmp_path / "run")[0] == (paid_for("preprocessing", 0.4 * 3.0, DELTA), 1)
-    assert 2.99 < epsilon(spent(tmp_path / "run"), DELTA, "rdp") == run.epsilon() <= 3.0
-
-
-@pytest.mark.soak
-def test_everything_downstream_uses_what_was_released(config, people, tmp_path):
-    begin(prepare(config()), tmp_path / "run")
-    run, evaluation = train(tmp_path / "run")
-    kept = open_run(tmp_path / "run")
-    assert kept.encoder.private
-    assert kept.facts["input_shape"] == [2 + len(kept.encoder.columns[1].values)]
-    assert kept.inputs(people).shape[1:] == run.model[-1].weight.shape[1:]
-    again = kept.test()
-    assert len(again) == evaluation.groups.set_index("group").at["all", "count"]
-
-
-@pytest.mark.soak
-def test_the_card_and_the_folder_say_that_preprocessing_is_covered(config, tmp_path):
-    begin(prepare(config()), tmp_path / "run")
-    train(tmp_path / "run")
-    card = (tmp_path / "run" / "share" / CARD).read_text()
+def test_a_run_and_its_preprocessing_meet_epsilon_together_and_go_on_with_what_was_drawn(
+    config, people, tmp_path
+):
+    place = tmp_path / "run"
+    begin(prepare(config()), place)
+    drawn = (place / "private" / ENCODER).read_text()
+    assert events(place) == [(1.0, 1)]
+    assert "cook" not in drawn
+    assert "clerk" not in drawn
+    run, evaluation = train(place)
+    assert spent(place)[0] == (paid_for("preprocessing", 0.4 * 3.0, DELTA), 1)
+    assert 2.99 < epsilon(spent(place), DELTA, "rdp") == run.epsilon() <= 3.0
+    assert [rate for rate, _ in events(place)].count(1.0) == 1
+    for part in ("private", "share"):
+        assert (place / part / ENCODER).read_text() == drawn
+    check_sums(place / "share")
+    card = (place / "share" / CARD).read_text()
     assert "1 release of preprocessing | sample rate 1" in card
     assert "Preprocessing was private" in card
     assert "does not cover them" not in card
-    drawn = (tmp_path / "run" / "private" / ENCODER).read_bytes()
-    assert (tmp_path / "run" / "share" / ENCODER).read_bytes() == drawn
-    check_sums(tmp_path / "run" / "share")
 
-
-@pytest.mark.soak
-def test_the_kept_encoder_names_no_text_of_the_data(config, tmp_path):
-    begin(prepare(config()), tmp_path / "run")
-    kept = (tmp_path / "run" / "private" / ENCODER).read_text()
-    assert "cook" not in kept
-    assert "clerk" not in kept
-    for name in ("age", "job"):
-        assert name in kept
-
-
-@pytest.mark.soak
-def test_a_run_that_was_stopped_before_its_first_step_goes_on_with_what_it_drew(config, tmp_path):
-    begin(prepare(config()), tmp_path / "run")
-    drawn = (tmp_path / "run" / "private" / ENCODER).read_text()
-    assert events(tmp_path / "run") == [(1.0, 1)]
-    train(tmp_path / "run")
-    assert (tmp_path / "run" / "private" / ENCODER).read_text() == drawn
-    assert [rate for rate, _ in events(tmp_path / "run")].count(1.0) == 1
-    train(tmp_path / "run")  # finished: nothing is spent or drawn again
-    assert (tmp_path / "run" / "private" / ENCODER).read_text() == drawn
-    assert events(tmp_path / "run")[0] == (1.0, 1)
+    kept = open_run(place)
+    assert kept.encoder.private
+    assert kept.facts["input_shape"] == [2 + len(kept.encoder.columns[1].values)]
+    assert kept.inputs(people).shape[1:] == run.model[-1].weight.shape[1:]
+    assert len(kept.test()) == evaluation.groups.set_index("group").at["all", "count"]
+    before = spent(place)
+    train(place)  # finished: nothing is spent or drawn again
+    assert (place / "private" / ENCODER).read_text() == drawn
+    assert spent(place) == before
 
 
 def test_what_was_drawn_cannot_be_drawn_again(config, tmp_path):
