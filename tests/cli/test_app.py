@@ -14,7 +14,7 @@ from support.command import equidp as run_equidp, people
 __all__ = ["people"]  # a fixture
 
 TABLE = ("people.csv", "--target", "income", "--group", "sex", "--batch-size", "40", "--epochs", "1")
-COMPARE = ("compare", *TABLE, "--seeds", "2", "--jobs", "1")
+COMPARE = ("compare", *TABLE, "--seeds", "1", "--jobs", "1")
 
 
 @pytest.mark.soak
@@ -80,11 +80,11 @@ def test_a_comparison_that_is_stopped_while_it_writes_says_that_its_runs_are_kep
 @pytest.mark.soak
 def test_a_table_of_ones_own_in_processes_of_their_own(people):
     """As a user types it: `equidp` is a process, and so is each of the cores that it trains on."""
-    done = run_equidp("compare", *TABLE, "--seeds", "2", "--methods", "dpsgd", "--epsilon", "6",
-                  "--directory", "apart", "--report", "apart.html", cwd=people)  # fmt: skip
+    asked = ("--seeds", "1", "--methods", "dpsgd", "--noise-multiplier", "3", "--json", "apart.json")
+    done = run_equidp("compare", *TABLE, *asked, "--directory", "apart", cwd=people)
     assert done.returncode == 0, done.stderr
     assert "dpsgd" in done.stdout
-    assert "--epsilon 6" in (people / "apart.html").read_text()
+    assert json.loads((people / "apart.json").read_text())["results"]
 
 
 @pytest.mark.soak
@@ -109,13 +109,12 @@ def test_a_plan_is_accounted_for_without_data(people, command):
 @pytest.mark.soak
 def test_a_plan_is_accounted_for_as_risk_and_for_people_with_several_rows(people, command):
     plan = ("--examples", "1000", "--batch-size", "50", "--epochs", "5")
-    code, out, _ = command("account", *plan, "--risk", "0.05,0.01", "--rows-per-person", "1,2,4", cwd=people)
+    code, out, _ = command("account", *plan, "--risk", "0.05,0.01", "--rows-per-person", "1,2", cwd=people)
     assert code == 0
     lines = out.splitlines()
-    attack, two, four = (line for line in lines if "true-positive rate at most" in line)
+    attack, two = (line for line in lines if "true-positive rate at most" in line)
     assert "and 5% at 1%, advantage at most " in attack
     assert two.startswith("2 rows of one person: epsilon ")
-    assert four.startswith("4 rows of one person: epsilon ")
     for wrong, said in (
         (("--noise-multiplier", "1", "--rows-per-person", "2,0"), "rows=0; expected a whole number >= 1"),
         (("--noise-multiplier", "1", "--rows-per-person", "1.5"), "expected a whole number"),

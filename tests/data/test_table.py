@@ -104,14 +104,6 @@ def test_constant_columns_are_zero(save):
     assert split.train.inputs.abs().max() < 1e-6
 
 
-def test_true_and_false_are_categories_in_every_format(save):
-    table = people().assign(age=lambda t: t["age"] > 40, income=lambda t: t["income"] == ">50K")
-    for name in ("people.csv", "people.parquet"):
-        split = split_of(save(table, name))
-        assert split.train.class_names == ("False", "True")
-        assert split.train.inputs.shape[1] == 2 + 2 + 2
-
-
 def test_missing_numbers_become_the_training_mean_or_the_middle_of_their_bounds(save):
     table = people()
     table.loc[::2, "age"] = np.nan
@@ -276,41 +268,6 @@ def test_tables_that_cannot_be_used(save, change, arguments, field, given):
     assert given in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("value", "kind"),
-    [
-        (pd.Timestamp("2020-01-01"), "dates"),
-        (pd.Timestamp("2020-01-01").date(), "dates"),
-        (pd.Timedelta("1D"), '[column.age] format = "duration"'),
-        ([1, 2], "list"),
-        ({"years": 1}, "dict"),
-        (b"abc", "bytes"),
-    ],
-    ids=["time", "date", "duration", "list", "struct", "bytes"],
-)
-def test_values_that_are_neither_numbers_nor_texts(save, value, kind):
-    table = people()
-    table["age"] = pd.Series([value] * len(table))
-    with raises_field(DataError, "column", "'age'", kind):
-        split_of(save(table, "people.parquet"))
-
-
-@pytest.mark.parametrize(
-    ("content", "field", "given"),
-    [
-        (people().to_csv(index=False, sep=";"), "path", 'sep = ";"'),
-        (people().head(0).to_csv(index=False), "rows", "0 rows"),
-        ('age,sex,income\n1,F,"no\n' + "2,M,yes\n" * 20, "path", "cannot be read"),
-        (b"PAR1\x15\x04", "column in target", "PAR1"),
-        (b"a\x8b\x08\x00", "path", "byte 2"),
-        ("age,sex,income\n" + "1,F,no\n2,M,yes,extra\n" * 30, "path", "cannot be read"),
-    ],
-)
-def test_files_that_are_no_tables(save, content, field, given):
-    with raises_field(DataError, field, given):
-        split_of(save(content))
-
-
 def test_a_file_that_is_not_there_and_settings_that_are_missing(save):
     with raises_field(DataError, "path"):
         open_source("nowhere.csv", target="a", group=["b"])
@@ -318,49 +275,6 @@ def test_a_file_that_is_not_there_and_settings_that_are_missing(save):
         open_source(save(people()))
     with raises_field(SettingError, "missing"):
         split_of(save(people()), missing="refus")
-
-
-cells = st.sampled_from(
-    [
-        "",
-        "?",
-        "1",
-        "2.5",
-        "-3e300",
-        "inf",
-        "nan",
-        "yes",
-        "no",
-        "é",
-        '"',
-        "a b",
-        "2020-01-01",
-        "1,5",
-        "=x",
-        " ",
-    ]
-)
-
-
-@pytest.mark.soak
-@given(
-    header=st.lists(st.sampled_from(["a", "b", "c", "sex", "income", ""]), min_size=1, max_size=5),
-    data=st.data(),
-    missing=st.sampled_from(["refuse", "category"]),
-)
-@settings(max_examples=60)
-def test_odd_tables_give_data_or_an_error_of_ours(tmp_path_factory, header, data, missing):
-    """No error of pandas or scikit-learn escapes, and inputs are finite."""
-    rows = data.draw(st.lists(st.lists(cells, min_size=1, max_size=6), max_size=14))
-    text = "\n".join(",".join(row) for row in [header, *rows, *rows])
-    path = tmp_path_factory.mktemp("odd") / "odd.csv"
-    path.write_text(text)
-    try:
-        split = open_source(str(path), target="income", group=["sex"], missing=missing).split(0)
-    except EquidpError:
-        return
-    assert torch.isfinite(split.train.inputs).all()
-    assert torch.isfinite(split.test.inputs).all()
 
 
 @pytest.mark.soak

@@ -189,19 +189,3 @@ def test_a_loss_of_ones_own():
     own = quick(loss=smooth, **given).fit(X, y)
     assert (quick(**given).fit(X, y).coef_ != own.coef_).any()
     assert own.run_.loss.class_weights.tolist() == [0.25, 1.0]
-
-
-@pytest.mark.parametrize(
-    ("loss", "field"),
-    [
-        ("my_losses", "loss"),
-        (3, "loss"),
-        (nn.CrossEntropyLoss(), "losses"),
-    ],
-)
-def test_losses_that_are_none_are_refused(loss, field):
-    X, y = table(10)
-    ledger = equidp.Ledger(limit=(3.0, DELTA))
-    with raises_field(equidp.EquidpError, field):
-        quick(loss=loss, ledger=ledger).fit(X, y)
-    assert ledger.entries() == ()

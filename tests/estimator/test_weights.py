@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 import equidp
-from equidp.errors import DataError, PrivacyWarning, SettingError
+from equidp.errors import DataError, PrivacyWarning
 from support.errors import raises_field
 
 N = 240
@@ -97,21 +97,6 @@ def test_weights_that_are_none_are_refused_before_anything_is_spent(weights, giv
     with raises_field(DataError, "sample_weight", given):
         quick(ledger=ledger).fit(X, y, sample_weight=weights)
     assert ledger.entries() == ()
-
-
-@pytest.mark.parametrize(
-    ("given", "field"),
-    [
-        ({"yse": 8}, "class in class_weight"),
-        ({"yes": -1}, "class_weight"),
-        ({"yes": 0}, "class_weight"),
-        ([1, 8], "class_weight"),
-    ],
-)
-def test_class_weights_that_are_none_are_refused(given, field):
-    X, y = table(6)
-    with raises_field(SettingError, field):
-        quick(class_weight=given).fit(X, y)
 
 
 @pytest.mark.soak

@@ -167,11 +167,6 @@ def test_a_metric_of_ones_own_has_an_interval_that_is_always_the_same():
     assert measure_with_interval(F1, found, 0.95) == first
 
 
-def test_a_metric_is_found_by_its_name():
-    assert metric_named(F1) is F1
-    assert metric_named("auc") is METRICS["auc"]
-
-
 @pytest.mark.parametrize(
     ("call", "field"),
     [

@@ -3,9 +3,7 @@ beyond."""
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import io
 import math
 import re
 from dataclasses import replace
@@ -418,22 +416,6 @@ def test_a_card_says_what_each_group_pays_where_bounds_differ(tmp_path, run):
         assert f"| epsilon of group {name} | {found:.6g} |" in card
     equidp.write_card(run, tmp_path / "alike.md")
     assert "epsilon of group" not in (tmp_path / "alike.md").read_text()
-
-
-@pytest.mark.soak
-def test_the_code_of_a_card_is_about_the_group_with_the_largest_epsilon_by_its_accountant(tmp_path):
-    """Another group may have the largest epsilon by the run's accountant."""
-    run = make_trainer(
-        steps=10, epochs=None, noise_multiplier=0.764, accountant="rdp",
-        rates={"a": 10.0, "b": 0.1}, bound_shares={"a": 0.1115},
-    ).fit()  # fmt: skip
-    by_rdp = run.epsilon_by_group()
-    assert by_rdp["a"] < by_rdp["b"]
-    equidp.write_card(run, tmp_path / "card.md")
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(code((tmp_path / "card.md").read_text()), {})
-    assert float(printed.getvalue()) == pytest.approx(run.epsilon(accountant="pld"), rel=1e-9)
 
 
 def test_the_card_shows_what_people_state_and_names_what_they_do_not(run, tmp_path):

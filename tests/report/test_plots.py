@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from unittest.mock import Mock
 
 import matplotlib.colors
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
-from equidp.comparison.plan import Kind
 from equidp.data.dataset import ALL
 from equidp.errors import SettingError
 from equidp.policies.table import METHODS
@@ -21,8 +18,6 @@ from equidp.report.plots.style import (
     LOOKS,
     PAGE,
     PLAIN_LOOK,
-    Plot,
-    draw_plots,
     filled_in,
     kind_looks,
     method_looks,
@@ -93,14 +88,6 @@ def test_settings_of_a_method_share_its_colour_and_differ_by_marker():
         assert len({look.marker for look in own}) == 3
 
 
-def test_baselines_that_differ_in_features_differ_by_marker():
-    baselines, private = (Kind("sgd", ""), Kind("sgd", "features=scattering")), (Kind("dpsgd", ""),)
-    looks = kind_looks(Mock(kinds=baselines + private, reference_kinds=baselines, private_kinds=private))
-    assert {look.colour for look in looks.values()} == {PLAIN_LOOK.colour, LOOKS[0].colour}
-    assert len({looks[kind] for kind in baselines}) == 2
-    assert looks[private[0]] == LOOKS[0]
-
-
 @pytest.mark.soak
 @pytest.mark.parametrize(
     ("name", "layout"), [("costs", PAGE), ("trade_off", COLUMN)], ids=["costs page", "trade-off column"]
@@ -139,19 +126,3 @@ def test_unknown_and_empty_figures_are_refused():
 def test_each_figure_of_a_page_is_one_picture():
     page = html.render(made_up(COSTS, epsilons=(1.0, 3.0)))
     assert page.count("<figure") == page.count("<svg") == len(PLOTS)
-
-
-def test_a_new_plot_is_one_function_and_one_line(monkeypatch):
-    def sizes(summary, axis, layout):
-        figure = Figure()
-        panel = figure.subplots()
-        panel.bar(list(summary.sizes()), list(summary.sizes().values()))
-        panel.set_ylabel(axis)
-        return figure
-
-    monkeypatch.setitem(PLOTS, "sizes", Plot("Sizes", "In training.", "examples", sizes))
-    summary = Mock(unit="points", details=[Mock(title="Accuracy")])
-    summary.sizes.return_value = {"a": 3, "all": 3}
-    (drawn,) = draw_plots([PLOTS["sizes"]], summary)
-    assert drawn.title == "Sizes"
-    assert "<svg" in drawn.svg

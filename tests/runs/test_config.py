@@ -8,13 +8,11 @@ from dataclasses import replace
 import pytest
 
 from equidp.accounting.risk import RiskTarget
-from equidp.cli.options import LedgerOptions, given_fields
 from equidp.data import Recipe
 from equidp.errors import SettingError
 from equidp.evaluation.predictions import Decision
 from equidp.runs.config import CardTexts, DatasetLedger, RunData, TrainConfig
 from equidp.runs.releases import CountsRelease, IndividualRelease
-from equidp.runs.run_file import RunFile
 from equidp.training.plan import Plan
 from support.errors import raises_field
 
@@ -56,11 +54,3 @@ def test_a_configuration_is_read_as_it_was_written(tmp_path):
 def test_a_part_refuses_what_it_cannot_be(part, values, field):
     with raises_field(SettingError, field):
         part(**values)
-
-
-def test_fields_of_parts_are_options_of_commands(tmp_path):
-    given = LedgerOptions(ledger=tmp_path / "b", ledger_epsilon=2.0, ledger_delta=1e-5)
-    assert RunFile.of(given=given_fields(given)).ledger() == DatasetLedger(tmp_path / "b", 2.0, 1e-5)
-    assert RunFile().ledger() is None
-    with raises_field(SettingError, "ledger_delta"):
-        RunFile.of(given={"ledger_delta": 1e-5}).ledger()

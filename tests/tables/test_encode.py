@@ -46,13 +46,6 @@ def test_scikit_learn_gives_the_same_inputs():
     np.testing.assert_array_equal(ours.numpy(), other.transform(table).astype(np.float32))
 
 
-def test_a_saved_encoder_gives_the_same_inputs():
-    again = TableEncoder.from_json(fitted().to_json())
-    assert again == fitted()
-    assert torch.equal(again.encode(people()), fitted().encode(people()))
-    assert again.notes() == fitted().notes()
-
-
 def test_a_rows_inputs_do_not_depend_on_other_rows():
     table = people()
     whole = fitted().encode(table)

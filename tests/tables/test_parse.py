@@ -11,8 +11,6 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from equidp.data import Recipe
-from equidp.tables.checks import problems_of
-from equidp.tables.columns import Columns
 from equidp.tables.findings import Kind, Level, sentence
 from equidp.tables.parse import Parsed, parse
 
@@ -36,16 +34,6 @@ def test_times_that_are_said_to_be_numbers_are_refused_with_the_count_of_their_v
     assert later == dataclasses.replace(finding, first=0)
 
 
-@pytest.mark.parametrize("empty", [pd.Series([pd.NaT] * 5), pd.Series(pd.to_timedelta([None] * 5))])
-def test_times_without_any_value_are_dates_by_type_or_numbers_as_is_said(empty):
-    (found,) = parsed(empty).findings
-    assert found.settles_by("format")
-    numbers = parsed(empty, NUMBER)
-    assert numbers.absent == {"": 5}
-    assert numbers.values.isna().all()
-    assert numbers.numeric
-
-
 @pytest.mark.parametrize(
     ("column", "recipe", "known"),
     [
@@ -62,21 +50,6 @@ def test_cells_of_typed_columns_are_counted(column, recipe, known):
     assert found.numeric
     assert found.values.notna().sum() == known
     assert found.absent == ({"": 5 - known} if known < 5 else {})
-
-
-@pytest.mark.parametrize(
-    ("texts", "further", "row"),
-    [
-        (("1", "b"), {"columns": {"x": {"range": (0, 1)}}}, "in row 2"),
-        (("12345678901234567", "12345678901234568"), {"columns": {"x": {"range": (0, 1)}}}, ""),
-    ],
-)
-def test_a_refusal_names_the_first_text_only_where_one_is_known(texts, further, row):
-    table = pd.DataFrame({"x": texts * 10, "sex": ["F", "M"] * 10, "ill": ["no", "yes"] * 10})
-    recipe = Recipe(**{"target": "ill", "group": ("sex",), **further})
-    (problem,) = [each for each in problems_of(Columns.of(table, recipe), recipe) if "'x'" in each]
-    assert row in problem
-    assert row or "row" not in problem
 
 
 def turns(*cells):

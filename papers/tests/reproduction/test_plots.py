@@ -44,17 +44,6 @@ def test_bars_stand_for_means_of_groups_without_all(table):
     assert heights == pytest.approx([0.2] * 4)
 
 
-def test_bars_are_sorted_by_another_quantity():
-    rows = [("d", "dpsgd", group, "accuracy", float("nan"), 0, 0.5) for group in "ab"]
-    rows += [
-        ("d", "dpsgd", group, "epsilon", float("nan"), 0, value) for group, value in (("a", 2.0), ("b", 1.0))
-    ]
-    table = Found.of(pd.DataFrame(rows, columns=COLUMNS)).table
-    sorted_bars = Bars("Accuracy", "accuracy", "accuracy", sort="epsilon")
-    (panel,) = drawn_as(PAGE, lambda layout: sorted_bars.draw(table, layout)).axes
-    assert [text.get_text() for text in panel.get_xticklabels()] == ["b", "a"]
-
-
 def test_curves_have_a_panel_for_each_method_and_a_line_for_each_group(table):
     panels = drawn_as(PAGE, lambda layout: CURVES.draw(table, layout)).axes
     assert [panel.get_title(loc="left") for panel in panels] == list(METHODS)
