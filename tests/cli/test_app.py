@@ -81,7 +81,8 @@ def test_a_comparison_that_is_stopped_while_it_writes_says_that_its_runs_are_kep
 def test_a_table_of_ones_own_in_processes_of_their_own(people):
     """As a user types it: `equidp` is a process, and so is each of the cores that it trains on."""
     asked = ("--seeds", "1", "--methods", "dpsgd", "--noise-multiplier", "3", "--json", "apart.json")
-    done = run_equidp("compare", *TABLE, *asked, "--directory", "apart", cwd=people)
+    asked = (*asked, "--set", "training.sample_rate=1", "--epochs", "2")
+    done = run_equidp("compare", *TABLE[:5], *asked, "--directory", "apart", cwd=people)
     assert done.returncode == 0, done.stderr
     assert "dpsgd" in done.stdout
     assert json.loads((people / "apart.json").read_text())["results"]

@@ -68,7 +68,9 @@ def test_accounting_for_a_method_of_equidp_loads_no_torch():
 @pytest.mark.soak
 def test_training_loads_no_compiler(tmp_path):
     """Neither its trial nor its steps, its checkpoints or its card."""
-    options = [*("--batch-size", "256", "--epochs", "1", "--noise-multiplier", "1", "--method", "dpsgd")]
+    options = [
+        *("--set", "training.sample_rate=1", "--epochs", "2", "--noise-multiplier", "2", "--method", "dpsgd")
+    ]
     options += ["--set", "training.optimizer=adam", "--set", "training.schedule=linear"]
     options += ["--out", str(tmp_path / "run")]
     typed = ["equidp", "train", "digits", *options]

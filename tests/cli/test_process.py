@@ -35,7 +35,7 @@ def people(tmp_path):
 
 def options(people: str, out: str, *more: str) -> list[str]:
     table = [people, "--target", "paid", "--group", "sex", "--set", "column.age.range=[18, 90]"]
-    plan = ("--noise-multiplier", "3", "--epochs", "2", "--batch-size", "60", *QUICK)
+    plan = ("--noise-multiplier", "3", "--epochs", "2", "--set", "training.sample_rate=1", *QUICK)
     return ["train", *table, *plan, "--out", out, *more]
 
 

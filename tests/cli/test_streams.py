@@ -14,7 +14,7 @@ import pytest
 from support.command import QUICK, people  # noqa: F401
 
 TABLE = ("people.csv", "--target", "income", "--group", "sex")
-PLAN = ("--noise-multiplier", "3", "--epochs", "1", "--batch-size", "50", *QUICK)
+PLAN = ("--noise-multiplier", "3", "--epochs", "2", "--set", "training.sample_rate=1", *QUICK)
 TRAIN = ("train", *TABLE, *PLAN)
 SMALL = ("--examples", "1000", "--batch-size", "100", "--epochs", "1")
 ACCOUNT = ("account", *SMALL, "--epsilon", "3", "--accountant", "rdp")
