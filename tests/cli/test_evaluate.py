@@ -146,6 +146,7 @@ def evaluate_risks(risks, targets, groups, names, **asked):
     return evaluate(nn.Identity(), test, **asked)
 
 
+@pytest.mark.soak
 def test_groups_for_which_a_model_is_worse_or_no_better_than_chance_are_named(capsys):
     generator = np.random.default_rng(0)
     groups = np.repeat([0, 1, 2], 1000)

@@ -108,6 +108,7 @@ def test_slips_end_with_exit_code_2_and_what_to_do(folder, inspected):
         assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.soak
 def test_a_column_of_people_is_in_the_recipe_with_a_public_number_of_rows(tmp_path, command):
     """Whatever the table holds, the number is the same; --rows-per-person gives another."""
     table = pd.DataFrame({"age": range(90), "sex": ["F", "M"] * 45, "ill": ["yes", "no", "no"] * 30})
@@ -150,6 +151,7 @@ def test_people_with_several_rows_are_who_the_printed_command_protects(name, ids
     assert "person" in (tmp_path / "run" / "share" / "card.md").read_text()
 
 
+@pytest.mark.soak
 def test_a_recipe_that_was_written_is_named_and_not_proposed(tmp_path, command):
     table = pd.DataFrame({"age": range(90), "sex": ["F", "M"] * 45, "ill": ["yes", "no", "no"] * 30})
     table.to_csv(tmp_path / "visits.csv", index=False)

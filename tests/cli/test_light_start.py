@@ -31,6 +31,7 @@ atexit.register(end)
     return done.stdout, eval(done.stderr.splitlines()[-1])
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("arguments", [["--help"], ["trian"], ["account", "--help"]])
 def test_nothing_heavy_is_loaded(arguments):
     code = f"import sys; sys.argv = ['equidp', *{arguments}]; from equidp.cli import main; main()"

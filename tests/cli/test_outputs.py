@@ -14,6 +14,7 @@ import pytest
 from support.command import equidp_here, people  # noqa: F401
 from support.odd_places import made
 
+pytestmark = pytest.mark.soak
 TABLE = ("people.csv", "--target", "income", "--group", "sex")
 QUICK = ("--set", "privacy.accountant=rdp", "--epochs", "1", "--batch-size", "50", "--noise-multiplier", "3")
 ALONE = ("--seeds", "1", "--jobs", "1", "--methods", "dpsgd", *QUICK[2:])
@@ -71,6 +72,7 @@ NO_FILES = ("folder", "socket", "disk", "link in a circle", "pipe", "device")
 """Kinds of things that no output is written to."""
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("option", "kind"),
     [
@@ -120,7 +122,6 @@ def test_two_outputs_in_one_place_are_refused(folder):
 ODD_PLACES = ("link", "-odd name's\n")
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize(
     ("option", "kind"),
     [
@@ -144,7 +145,6 @@ def test_every_output_is_written_and_what_stands_there_stays(folder, option, kin
         assert (folder / place).lstat().st_ino == before.st_ino
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize(
     ("option", "place"),
     [
@@ -163,7 +163,6 @@ def test_every_folder_is_filled_where_it_is_named(folder, option, place):
     assert (work / place / FILE_OF_FOLDER[option]).is_file()
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("name", ["it's", "-run"])
 def test_lines_to_go_on_with_are_taken_by_a_shell(folder, name):
     (folder / "run").rename(folder / name)
@@ -179,7 +178,6 @@ def test_lines_to_go_on_with_are_taken_by_a_shell(folder, name):
     assert equidp_here(*typed[1:], cwd=folder).returncode == 0
 
 
-@pytest.mark.soak
 def test_a_file_of_options_may_be_a_pipe(folder):
     content = '[table]\ngroup = ["sex"]\ntarget = "income"\n[training]\nepochs = 3\n'
     made(folder / "pipe", "pipe")

@@ -94,6 +94,7 @@ def test_the_card_hides_many_rows_of_a_few_people(run_command, tmp_path):
     assert "the rows of one person are alike, so they are too narrow" in card
 
 
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore::equidp.errors.DataWarning")
 def test_nobody_is_on_both_sides_and_others_do_not_decide_on_which(file):
     split = open_source(str(file), recipe=RECIPE).split(0)

@@ -27,6 +27,7 @@ def shell(line: str, *arguments: str, cwd, **environment: str) -> subprocess.Com
     return subprocess.run(given, cwd=cwd, env=settings, capture_output=True, text=True, timeout=600)
 
 
+@pytest.mark.soak
 def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
     done = shell('"$@" | head -1', "--help", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
