@@ -76,8 +76,9 @@ def test_each_layout_gives_gender_by_ethnicity(layout, folder):
     assert split.notes == ("2 of 202 images were left out: their names lack a field.",)
 
 
-@pytest.mark.parametrize("target", ["gender", "ethnicity", "under-30"])
-@pytest.mark.parametrize("group", ["gender", "ethnicity", "under-30"])
+@pytest.mark.parametrize(
+    ("target", "group"), [("gender", "ethnicity"), ("ethnicity", "under-30"), ("under-30", "gender")]
+)
 def test_each_face_keeps_what_its_name_says(target, group, folder):
     write_folder(folder)
     (whole,) = UTKFace(target=target, group=(group,)).everything()

@@ -133,20 +133,3 @@ def test_what_no_run_can_have_is_refused_before_anything_is_spent(given, folder,
     )
     assert option.replace("-", "_") in err.replace("-", "_")
     assert not (folder / "none").exists()
-
-
-def test_a_method_without_privacy_has_no_rates(folder, command):
-    given = (
-        "--method",
-        "sgd",
-        "--set",
-        "privacy.rates=east=2",
-        "--settings",
-        "recommended",
-        "--out",
-        "plain",
-    )
-    code, _, err = command("train", *TABLE, *given, "--epochs", "2", cwd=folder)
-    assert code == 2
-    assert "rates" in err
-    assert not (folder / "plain").exists()

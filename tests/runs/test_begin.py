@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import equidp
-from equidp.data import DataSplit, Recipe
+from equidp.data import Recipe
 from equidp.errors import BudgetError, SettingError
 from equidp.ledger.ledger import Ledger
 from equidp.runs import begin as begin_module
@@ -106,26 +106,6 @@ def test_a_stopped_run_goes_on_by_the_same_call(prepared, tmp_path):
     train(place, prepared=begin_or_continue(config, place))
     with raises_field(SettingError, "folder", "a finished run"):
         begin_or_continue(config, place)
-
-
-@pytest.mark.soak
-def test_a_run_hashes_its_data_once(people, tmp_path, monkeypatch):  # noqa: F811
-    made, hashed, init, digest = [], [], equidp.Trainer.__init__, DataSplit.digest
-
-    def make(self, *given, **named):
-        made.append(self)
-        init(self, *given, **named)
-
-    monkeypatch.setattr(equidp.Trainer, "__init__", make)
-    monkeypatch.setattr(DataSplit, "digest", lambda self: hashed.append(1) or digest(self))
-    plan = Plan(epochs=1, batch_size=40, delta=1e-3, noise_multiplier=2.0)
-    config = TrainConfig(
-        RunData(str(people / "people.csv"), RECIPE),
-        plan.with_changes(method="dpsgd", accountant="rdp"),
-    )
-    run, _ = train(tmp_path / "run", prepared=begin(prepare(config), tmp_path / "run"))
-    assert (len(made), len(hashed)) == (2, 1)  # one to try the run out, one to train it
-    assert Ledger.read(tmp_path / "run" / "private" / LEDGER).entries() == run.entries
 
 
 RELEASES = {

@@ -8,20 +8,15 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-import equidp
 from equidp._files import within_command
 from equidp.cli.app import app
-from equidp.data import Recipe
 from equidp.errors import DataError, DataWarning, SettingError
 from equidp.evaluation.evaluation import evaluate
 from equidp.runs import saved
-from equidp.runs.begin import begin, prepare
-from equidp.runs.config import RunData, TrainConfig
 from equidp.runs.folder import CONFIG, MODEL
 from equidp.runs.saved import open_run
 from equidp.runs.train import train
@@ -71,42 +66,6 @@ def test_rows_of_one_person_in_a_new_file_count_as_one_person(finished, tmp_path
     table.assign(further="x").to_csv(tmp_path / "new.csv", index=False)
     with pytest.warns(DataWarning, match=r"lacks 'id', which says whose rows they are: each of its 200 rows"):
         assert kept.read_grouped(tmp_path / "new.csv").people is None
-
-
-def test_rows_that_were_trained_on_are_named_in_another_file(tmp_path):
-    draw = np.random.default_rng(0)
-    table = pd.DataFrame(
-        {
-            "age": draw.normal(size=300),
-            "pay": draw.normal(size=300),
-            "sex": ["F", "M"] * 150,
-            "y": ["a", "b", "b"] * 100,
-        }
-    )
-    table.to_csv(tmp_path / "all.csv", index=False)
-    columns = {name: {"range": (-9, 9)} for name in ("age", "pay")}
-    recipe = Recipe(target="y", group=("sex",), columns=columns)
-    plan = equidp.Plan(model="logistic", batch_size=50, epochs=1, learning_rate=1.0, noise_multiplier=1.0)
-    begin(
-        prepare(
-            TrainConfig(
-                RunData(str(tmp_path / "all.csv"), recipe),
-                plan.with_changes(method="dpsgd"),
-            )
-        ),
-        tmp_path / "run",
-    )
-    train(tmp_path / "run")
-    kept = open_run(tmp_path / "run")
-    table.sample(frac=0.5, random_state=1).to_csv(tmp_path / "part.csv", index=False)
-    with pytest.warns(DataWarning, match=r"was trained on: 1[0-3]\d of 150"):
-        kept.read_grouped(tmp_path / "part.csv")
-    table.assign(age=table.age + 1).to_csv(tmp_path / "new.csv", index=False)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", DataWarning)
-        kept.read_grouped(tmp_path / "new.csv")
-        (tmp_path / "all.csv").unlink()
-        assert len(kept.read_grouped(tmp_path / "part.csv")) == 150
 
 
 def test_a_code_for_a_missing_value_in_new_rows_is_named_and_counted(finished, tmp_path):

@@ -97,28 +97,6 @@ def test_few_rows_of_numbers_alone_have_a_fifth_in_common_by_a_constant_input():
     assert TableEncoder.from_json(encoder.to_json()) == encoder
 
 
-def test_the_constant_input_follows_from_the_number_of_rows_and_the_sizes_of_blocks():
-    numbers = pd.DataFrame(np.random.default_rng(0).normal(size=(800, 10))).add_prefix("x")
-    few = fitted(numbers, missing="refuse")
-    other = fitted(1e3 + numbers[::-1] ** 3, missing="refuse")
-    assert other.constant == few.constant > replace(few, examples=2_000).constant > 0
-    assert replace(few, examples=20_000).constant == 0
-    texts = pd.DataFrame({name: pd.Series(["cook", "clerk"] * 400, dtype=object) for name in "abc"})
-    assert fitted(texts, missing="refuse").constant == 0
-    many = pd.DataFrame({"a": pd.Series([f"text {at}" for at in range(30)] * 20, dtype=object)})
-    frequent = 1 / np.arange(1, 31)  # Zipf's law
-    part = float((frequent**2).sum() / frequent.sum() ** 2)
-    assert part < 0.2
-    assert fitted(many, missing="refuse").constant == pytest.approx((0.2 - part) / (1 - part))
-    assert fit_encoder(numbers, np.arange(800), {}, "refuse").constant == 0
-
-
-def test_columns_of_one_value_have_all_in_common_and_need_no_constant_input():
-    same = pd.DataFrame({"x": [5.0] * 40, "job": pd.Series(["cook"] * 40, dtype=object)})
-    assert fitted(same, missing="refuse").constant == 0
-    assert replace(fitted(same, missing="refuse"), examples=0).constant == 0
-
-
 def test_weights_follow_from_the_number_of_people_where_people_are_the_examples():
     table = table_of(np.arange(64.0), ["cook", "clerk"] * 32)
     rows = np.arange(64)

@@ -149,31 +149,6 @@ def test_marks_between_thousands_stand_between_groups_of_three_digits(text):
     assert table["x"].tolist() == [text]
 
 
-def test_typed_dates_durations_numbers_and_truths_of_parquet_are_understood():
-    raw = pd.DataFrame(
-        {
-            "at": pd.to_datetime(["2000-01-02T12:00", None]),
-            "zoned": pd.to_datetime(["2000-01-02T12:00", "2000-01-01T00:00"]).tz_localize("Europe/Berlin"),
-            "stay": pd.to_timedelta(["36h", "1D"]),
-            "zip": [1067, 99084],
-            "day": [20000102, 19991231],
-            "flag": [True, False],
-            "ward": pd.Series(["a", "b"], dtype="category"),
-        }
-    )
-    columns = {name: Column(kind="date") for name in ("at", "zoned", "stay")}
-    columns |= {"day": Column(format="%Y%m%d"), "zip": Column(kind="text")}
-    table = interpreted(raw, Recipe(columns=columns)).table
-    assert table["at"].tolist()[0] == 1.5
-    assert np.isnan(table["at"].tolist()[1])
-    assert table["zoned"].tolist() == [pytest.approx(1.5 - 1 / 24), pytest.approx(-1 / 24)]
-    assert table["stay"].tolist() == [1.5, 1.0]
-    assert table["day"].tolist() == [1.0, -1.0]
-    assert table["zip"].tolist() == ["1067", "99084"]
-    assert table["flag"].tolist() == ["True", "False"]
-    assert table["ward"].tolist() == ["a", "b"]
-
-
 def test_some_unreadable_cells_count_as_missing_and_are_counted_and_many_are_refused():
     raw = pd.DataFrame(
         {"bmi": ["27.1"] * 8 + ["tall", "wide"], "day": ["2020-13-01"] * 6 + ["2020-01-01"] * 4}

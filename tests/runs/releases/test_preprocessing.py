@@ -25,6 +25,7 @@ from support.command import QUICK
 from support.errors import raises_field
 from support.releases import paid_for
 
+pytestmark = pytest.mark.filterwarnings("ignore:AUC .* is rarely true")  # income follows from age
 DELTA = 1e-4
 PLAN = equidp.Plan(batch_size=200, epochs=1, delta=DELTA)
 OPTIONS = ("--epsilon", "3", "--epochs", "1", "--batch-size", "200", "--delta", "1e-4", *QUICK)
