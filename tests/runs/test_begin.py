@@ -140,7 +140,7 @@ NEW = {"epsilon": 9.0, "delta": 1e-5}
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("release", ["preprocessing", "individual privacy"])
+@pytest.mark.parametrize("release", ["preprocessing", "class counts"])
 def test_a_run_with_releases_begins_a_ledger_for_people(config, tmp_path, release):
     prepare(config("t24", release, **NEW))  # as --dry-run
     assert not (tmp_path / "n.ledger").exists()
