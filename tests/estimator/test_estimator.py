@@ -316,6 +316,7 @@ def test_an_estimator_that_is_fitted_again_warns_with_the_total():
     assert f"epsilon {model.epsilon_total_:.4g}" in totals(caught)[-1]
 
 
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore::equidp.errors.PrivacyWarning")
 def test_fits_chosen_by_results_add_up_at_the_order_of_the_first():
     """Privacy losses of a second fit whose settings follow from the first may not be composed."""

@@ -245,6 +245,7 @@ def told_of_few(shown: Evaluation, test: GroupedDataset) -> list[tuple[int, ...]
     return found
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("seed", range(40))
 def test_no_number_of_few_people_follows_from_several_groupings_together(seed):
     rng = np.random.default_rng(seed)
@@ -279,6 +280,7 @@ def test_a_group_of_few_people_is_in_no_number_of_another_column():
     assert counts == {"0.0": 180, "0.1": 180, "1.0": 200, "1.1": 160, ALL: 360}
 
 
+@pytest.mark.soak
 def test_each_column_is_shown_alone_and_together_with_all():
     cells = np.array([[[60, 40], [50, 30]], [[20, 40], [50, 70]]])
     test = by_columns(cells)

@@ -153,6 +153,7 @@ def test_a_released_figure_that_noise_hides_is_not_shown(tmp_path):
     assert "No released value of few: too few people" in (tmp_path / "card.md").read_text()
 
 
+@pytest.mark.soak
 def test_the_card_as_text_begins_with_what_hosts_of_models_read(run, tmp_path):
     equidp.write_card(run, tmp_path / "card.md", evaluation=evaluate(run.model, toy(seed=1)))
     read = yaml.safe_load((tmp_path / "card.md").read_text().split("---\n")[1])
@@ -349,6 +350,7 @@ def test_the_card_says_where_the_initial_weights_came_from(tmp_path, name):
     assert "If raw gradients of this data are in it, the guarantee does not hold" in text
 
 
+@pytest.mark.soak
 def test_metrics_of_the_training_data_are_refused_in_a_card(tmp_path):
     trainer = make_trainer(toy(), average="tail")
     train, run = trainer.train, trainer.fit()
@@ -378,6 +380,7 @@ def test_an_evaluation_of_another_model_is_refused_in_a_card(run, tmp_path):
         equidp.write_card(run, tmp_path / "card.md", evaluation=evaluate(changed, toy(seed=1)))
 
 
+@pytest.mark.soak
 def test_a_card_of_a_run_before_the_last_step_counts_no_later_ones(tmp_path):
     trainer = make_trainer(toy())
     trainer.step()

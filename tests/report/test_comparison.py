@@ -221,6 +221,7 @@ def test_predicted_risks_that_are_off_are_said():
     assert "8.0% happened, and on average dpsgd 1.9%, fair 1.9% were predicted" in sentence
 
 
+@pytest.mark.soak
 def test_a_group_that_no_model_learns_is_said():
     """Trial 4: eights at 0.0% under every method, plain SGD too, and no word of it."""
     comparison = made_up(CLEAR, spread=0.001)

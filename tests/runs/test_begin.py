@@ -37,6 +37,7 @@ def prepared(people):  # noqa: F811
     )
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ["./", "link", "new/under", "dangling"])
 def test_a_run_begins_where_it_is_asked_for(prepared, tmp_path, monkeypatch, name):
     for folder in ("here", "elsewhere"):
@@ -93,6 +94,7 @@ def test_of_two_runs_that_begin_at_once_in_an_empty_folder_one_does(prepared, tm
     assert [count for _, count in Ledger.read(tmp_path / "private" / LEDGER).entries()] == [1]
 
 
+@pytest.mark.soak
 def test_a_stopped_run_goes_on_by_the_same_call(prepared, tmp_path):
     config, place = prepared.config, tmp_path / "run"
     assert begin_or_continue(config, place) is not None

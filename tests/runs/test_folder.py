@@ -98,6 +98,7 @@ def test_a_run_goes_on_with_its_own_data_alone(finished):
         folder.load_same(gone, None, facts)
 
 
+@pytest.mark.soak
 def test_a_run_whose_checkpoints_are_gone_or_of_another_run_is_refused(finished, begun):
     for path in finished.private.glob("checkpoint-*"):
         path.rename(path.with_suffix(".gone"))

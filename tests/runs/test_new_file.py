@@ -17,6 +17,7 @@ from equidp.errors import DataError, DataWarning, SettingError
 from equidp.runs.saved import FinishedRun
 from support.errors import raises_field
 
+pytestmark = pytest.mark.soak
 ROWS = 300
 
 

@@ -181,6 +181,7 @@ def test_the_file_of_a_dry_run_gives_the_same_plan(people, tmp_path):
         assert again.card.title == chosen.config.card.title
 
 
+@pytest.mark.soak
 def test_each_value_of_a_written_file_has_its_reason(people):
     given = {"target": "ill", "group": ["sex"], "epsilon": 3.0, "momentum": 0.25}
     chosen = Session.of(RunFile.of(given=given), people).choose()

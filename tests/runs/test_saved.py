@@ -179,6 +179,7 @@ def test_predictions_of_batches_are_those_of_the_whole_file(finished, rows, tmp_
     assert torch.allclose(torch.from_numpy(table["p(low)"].to_numpy()), outputs[:, 1].double(), atol=1e-5)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("column", "row", "value", "field", "given"),
     [

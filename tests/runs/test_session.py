@@ -20,6 +20,7 @@ from support.errors import raises_field
 
 __all__ = ["people"]  # a fixture
 
+pytestmark = pytest.mark.soak
 ROLES = {"target": "income", "group": "sex"}
 LITTLE = {"epsilon": 3, "batch_size": 50, "steps": 6, "model": "logistic"}
 TYPED = (

@@ -66,6 +66,7 @@ def given(run: Path, place: Path, *further: str) -> Path:
     return place
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("method", ["sgd", "dpsgd"])
 def test_nothing_of_a_run_without_privacy_is_for_sharing(method, tmp_path):
     plan = equidp.Plan(batch_size=300, epochs=0.3, noise_multiplier=0.0, delta=1e-4)

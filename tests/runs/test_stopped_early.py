@@ -26,6 +26,7 @@ def stopped(begun):
     return begun, train(begun, callbacks=[StopAt()])[0]
 
 
+@pytest.mark.soak
 def test_every_file_has_the_planned_epsilon(stopped, trained, tmp_path):
     folder, run = stopped
     assert run.epsilon() == trained.run.epsilon() > run.epsilon_of_steps_taken()
@@ -37,6 +38,7 @@ def test_every_file_has_the_planned_epsilon(stopped, trained, tmp_path):
     assert sum(count for _, count in Ledger.read(folder / "private" / LEDGER).entries()) == 3
 
 
+@pytest.mark.soak
 def test_it_is_verified_with_the_steps_that_its_ledger_holds(stopped):
     folder, run = stopped
     checks = {each.name: each for each in verify(folder).checks}

@@ -15,6 +15,7 @@ from equidp.runs.folder import CONFIG, RUN, SUMS, compare_sums, write_sums
 from equidp.runs.saved import open_run
 from support.errors import raises_field
 
+pytestmark = pytest.mark.soak
 EVIL = """
 from pathlib import Path
 Path("ran").touch()

@@ -190,6 +190,7 @@ def test_a_release_of_many_draws_is_kept_in_the_folder(steps_by_epoch, trained, 
     assert all(each.passed is not False for each in verify(place).checks)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("release", [CountsRelease(0.1), PreprocessingRelease(0.1)], ids=str)
 def test_a_trainer_of_ones_own_refuses_a_release_that_it_does_not_draw_before_it_spends(release):
     x, groups = torch.randn(64, 3), torch.arange(64) % 2
