@@ -9,7 +9,7 @@ import pytest
 from cyclopts import App
 
 import equidp.cli.app  # noqa: F401  (loaded before App is changed)
-from support.command import equidp as run_equidp, people
+from support.command import people
 
 __all__ = ["people"]  # a fixture
 
@@ -75,17 +75,6 @@ def test_a_comparison_that_is_stopped_while_it_writes_says_that_its_runs_are_kep
     brief = (*COMPARE, "--methods", "sgd,dpsgd")
     code, _, err = command(*brief, "--report", "r.html", cwd=people)
     assert (code, f"Finished runs are kept in {str(people / 'equidp-runs')!r}" in err) == (130, True), err
-
-
-@pytest.mark.soak
-def test_a_table_of_ones_own_in_processes_of_their_own(people):
-    """As a user types it: `equidp` is a process, and so is each of the cores that it trains on."""
-    asked = ("--seeds", "1", "--methods", "dpsgd", "--noise-multiplier", "3", "--json", "apart.json")
-    asked = (*asked, "--set", "training.sample_rate=1", "--epochs", "2")
-    done = run_equidp("compare", *TABLE[:5], *asked, "--directory", "apart", cwd=people)
-    assert done.returncode == 0, done.stderr
-    assert "dpsgd" in done.stdout
-    assert json.loads((people / "apart.json").read_text())["results"]
 
 
 @pytest.mark.soak
