@@ -15,7 +15,7 @@ from dp_accounting.rdp import RdpAccountant
 from equidp._validate import unknown_name
 from equidp.individual.accounts import Floats, Integers, chunks
 from equidp.individual.tight import tight_epsilons, tight_profiles
-from equidp.kernel.epsilon import checked_delta, mechanism, renyi_accountant
+from equidp.kernel.epsilon import checked_delta, mechanism, renyi_divergences
 from equidp.kernel.event import Entries, Event, Label
 
 Counts = npt.NDArray[Any]
@@ -173,7 +173,7 @@ def _divergence_table(mechanisms: Mechanisms) -> tuple[Floats, Floats]:
     rows = [
         np.zeros_like(orders)
         if math.isinf(noise)
-        else np.asarray(renyi_accountant(mechanism([(Event(rate, noise), 1)])).rdp, dtype=np.float64)
+        else renyi_divergences(mechanism([(Event(rate, noise), 1)]))[1]
         for noise, rate in mechanisms
     ]
     return orders, np.stack(rows)

@@ -16,8 +16,9 @@ from functools import lru_cache
 import absl.logging
 import dp_accounting
 import numpy as np
+import numpy.typing as npt
 from dp_accounting.pld import PLDAccountant
-from dp_accounting.rdp import RdpAccountant
+from dp_accounting.rdp import RdpAccountant, compute_epsilon
 
 from equidp._validate import check_number, check_whole, unknown_name
 from equidp.errors import SettingError
@@ -123,13 +124,24 @@ def over_labels(entries: Entries, value: Callable[[Label | None], float]) -> tup
     return min(max((value(label), label) for label in labels) for labels in columns.values())
 
 
-@lru_cache(maxsize=16)
-def renyi_accountant(event: dp_accounting.DpEvent, orders: tuple[float, ...] | None = None) -> RdpAccountant:
-    """Return dp_accounting's Renyi accountant after a `mechanism`.
+Numbers = npt.NDArray[np.float64]
 
-    Guarantee: its epsilon is the smallest over orders (None: those of dp_accounting), so that of any orders
-    is an upper bound, and that of more orders is no larger.
+
+def renyi_divergences(
+    event: dp_accounting.DpEvent, orders: tuple[float, ...] | None = None
+) -> tuple[Numbers, Numbers]:
+    """Return orders and the Renyi divergence of a `mechanism` at each, [orders]; None: dp_accounting's orders.
+
+    Guarantee: the smallest epsilon over orders is an upper bound for any orders, and no larger for more.
     """
+    parts = getattr(event, "events", (event,))
+    found = [_renyi_accountant(getattr(each, "event", each), orders) for each in parts]
+    counts = [getattr(each, "count", 1) for each in parts]
+    return found[0].orders, sum(count * each.rdp for count, each in zip(counts, found, strict=True))
+
+
+@lru_cache(maxsize=64)
+def _renyi_accountant(event: dp_accounting.DpEvent, orders: tuple[float, ...] | None) -> RdpAccountant:
     # Orders whose series do not converge are left out, which is safe; the library would log a line for each.
     level = absl.logging.get_verbosity()
     absl.logging.set_verbosity(absl.logging.ERROR)
@@ -164,13 +176,12 @@ def transforms_lose_digits(event: dp_accounting.DpEvent, delta: float) -> bool:
 
 
 def _rdp(event: dp_accounting.DpEvent, delta: float) -> float:
-    return float(renyi_accountant(event).get_epsilon(delta))
+    return float(compute_epsilon(*renyi_divergences(event), delta)[0])
 
 
 def _rdp_classic(event: dp_accounting.DpEvent, delta: float) -> float:
-    accountant = renyi_accountant(event)
-    orders = np.asarray(accountant.orders)
-    return float(np.min(np.asarray(accountant.rdp) + math.log(1 / delta) / (orders - 1)))
+    orders, divergences = renyi_divergences(event)
+    return float(np.min(divergences + math.log(1 / delta) / (orders - 1)))
 
 
 ACCOUNTANTS: dict[str, Callable[[dp_accounting.DpEvent, float], float]] = {

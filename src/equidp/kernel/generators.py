@@ -13,10 +13,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from numpy.random import MT19937
 from torch import Tensor
 
 _TWISTER = slice(3, 627)
 """64-bit words of the state of torch's CPU generator that hold the 624 words of the Mersenne Twister."""
+_spares: list[MT19937] = []
+"""Generators for `_numpy_apart`: to make one, or to copy the state of one, takes as long as a small step."""
+States = list[tuple[Callable[[], Any], Callable[[Any], None]]]
+"""Functions that read and write the state of a generator."""
 _turn = threading.RLock()
 """Held by the thread that has the process' generators in a state of its own."""
 os.register_at_fork(after_in_child=lambda: globals().update(_turn=threading.RLock()))
@@ -40,12 +45,13 @@ def from_the_system(*devices: torch.device) -> Iterator[None]:
     | another generator object, or one that is seeded inside | not covered |
 
     One thread is inside at a time, others wait; a thread may enter again. The caller's states come back also
-    if an error ends what runs inside.
+    if an error ends what runs inside, except for the normal number that NumPy stores after an odd number of
+    `np.random.randn`: it is dropped, since to read it takes as long as a small step.
 
     Args:
         devices: that draw inside, such as the one of the model; the CPU always counts.
     """
-    with restore_generators(*devices):
+    with _turn, _numpy_apart(), _restored(_copied(*devices)):
         fill_from_the_system(*devices)
         yield
 
@@ -70,20 +76,41 @@ def generator_from_the_system() -> torch.Generator:
 @contextmanager
 def restore_generators(*devices: torch.device) -> Iterator[None]:
     """Restore the global generators at the end; inside, this thread alone may seed them."""
-    with _turn:
-        before = [(write, read()) for read, write in generators(*devices)]
-        try:
-            yield
-        finally:
-            for write, state in before:
-                write(state)
+    with _turn, _restored(generators(*devices)):
+        yield
 
 
-def generators(*devices: torch.device) -> list[tuple[Callable[[], Any], Callable[[Any], None]]]:
+@contextmanager
+def _restored(states: States) -> Iterator[None]:
+    before = [(write, read()) for read, write in states]
+    try:
+        yield
+    finally:
+        for write, state in before:
+            write(state)
+
+
+@contextmanager
+def _numpy_apart() -> Iterator[None]:
+    """Give the functions of `np.random` another generator inside; the caller's stays as it is."""
+    read, write = np.random.get_bit_generator, np.random.set_bit_generator  # type: ignore[attr-defined]
+    before, spare = read(), _spares.pop() if _spares else MT19937()
+    write(spare)
+    try:
+        yield
+    finally:
+        write(before)
+        _spares.append(spare)
+
+
+def generators(*devices: torch.device) -> States:
     """Return functions that read and write the state of each global generator, of the CPU and of devices."""
+    return [(np.random.get_state, np.random.set_state), *_copied(*devices)]
+
+
+def _copied(*devices: torch.device) -> States:
     return [
         (torch.get_rng_state, torch.set_rng_state),
-        (np.random.get_state, np.random.set_state),
         (random.getstate, random.setstate),
         *((partial(_state_on, each), partial(_set_state_on, each)) for each in _accelerators(devices)),
     ]

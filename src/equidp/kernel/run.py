@@ -126,7 +126,9 @@ class PrivateRun:
         except BaseException as error:
             error.add_note(f"Step {self.steps_done} of {self.steps} is charged, and was not taken.")
             raise
-        self.optimizer.zero_grad(set_to_none=True)  # of what the noise does not cover, too
+        for group in self.optimizer.param_groups:  # of what the noise does not cover, too
+            for parameter in group["params"]:
+                parameter.grad = None
         for parameter, mean in zip(self.private_step.parameters, means, strict=True):
             parameter.grad = mean
         self.optimizer.step()

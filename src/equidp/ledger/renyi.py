@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from equidp.kernel.epsilon import count_costs, mechanism, over_labels, renyi_accountant
+from equidp.kernel.epsilon import count_costs, mechanism, over_labels, renyi_divergences
 from equidp.kernel.event import Cost, Entries, Event, Label
 
 _ORDERS: tuple[float, ...] = (
@@ -63,7 +63,7 @@ def _largest_divergence(entries: Entries, order: float) -> tuple[float, Label | 
 
 @lru_cache(maxsize=1024)
 def _divergence(cost: Cost, order: float) -> float:
-    return float(renyi_accountant(mechanism([(Event(*cost), 1)]), (order,)).rdp[0])
+    return float(renyi_divergences(mechanism([(Event(*cost), 1)]), (order,))[1][0])
 
 
 def _base(order: float, delta: float) -> float:

@@ -40,11 +40,13 @@ class Loading:
     Attributes:
         load: of samples.
         tried: rows as one batch; of a row, shapes and types are read, its values are not.
-        collation: of rows of a torch Dataset; None: the data is in memory.
+        draws: whether code of the user's runs, which may draw random numbers.
+        collation: of rows of a torch Dataset; None for a `GroupedDataset`.
     """
 
     load: Load
     tried: Batch
+    draws: bool
     collation: Collation | None = None
 
     @classmethod
@@ -80,36 +82,66 @@ class Loading:
         spread = torch.arange(min(_TRIED, count)) * count // min(_TRIED, count)
         places = torch.cat([torch.arange(min(_FIRST, count)), spread]).unique()
         collation: Collation | None = None
-        read: Load
+        take = None if collate else taker_of(train)
         with randomness.for_model(*devices):
             if isinstance(train, GroupedDataset):
-                read = partial(read_batches, train)
-                tried = next(read([places if augment else places[:1]]))
+                assert take is not None
+                tried = next(take_batches(take, [places if augment else places[:1]]))
             else:
                 collation = Collation.of([train[place] for place in places.tolist()], collate)
-                pinned = any(device.type == "cuda" for device in devices)
-                start = randomness.start_of_worker
-                read = partial(load_batches, train, collation, num_groups, workers, pinned, start)
                 tried = _make_batch(collation.example, num_groups, places)
                 check_numbers(train, tried)
                 if (groups := column(train, 2)) is not None:
                     check_groups(groups, num_groups)
+            if take is not None:
+                read: Load = partial(take_batches, take)
+            else:
+                assert not isinstance(train, GroupedDataset)
+                assert collation is not None
+                pinned = any(device.type == "cuda" for device in devices)
+                start = randomness.start_of_worker
+                read = partial(load_batches, train, collation, num_groups, workers, pinned, start)
 
             def change(batches: Iterable[Batch]) -> Iterator[Batch]:
                 for batch in batches:
                     batch = views.of(batch, randomness)
                     yield batch if augment is None else augment_batch(batch, augment)
 
-            return cls(lambda samples: change(read(samples)), next(change([tried])), collation)
+            draws = augment is not None or take is None
+            return cls(lambda samples: change(read(samples)), next(change([tried])), draws, collation)
 
 
-def read_batches(train: GroupedDataset, samples: Iterable[Tensor]) -> Iterator[Batch]:
-    """Yield the sampled examples of a dataset in memory, with one index_select per tensor and batch."""
-    columns = train.inputs, train.trained_targets, train.groups
+Take = Callable[[Tensor], Any]
+"""Places, [batch] -> (inputs, targets) or (inputs, targets, groups) there."""
+
+
+def taker_of(train: object) -> Take | None:
+    """Return a function that takes rows in memory, one index_select a tensor; None: rows are loaded singly.
+
+    >>> taker_of(Subset(TensorDataset(torch.zeros(4, 1), torch.arange(4)), [3, 1]))(torch.tensor([1]))
+    (tensor([[0.]]), tensor([1]))
+    """
+    columns: Any
+    if isinstance(train, GroupedDataset):
+        columns = train.inputs, train.trained_targets, train.groups
+    elif isinstance(train, NamedTensors):
+        columns = train.inputs, train.labels
+    elif type(train) is TensorDataset:
+        columns = train.tensors
+    elif type(train) is Subset and (take := taker_of(train.dataset)) is not None:
+        kept = torch.as_tensor(train.indices)
+        return lambda places: take(kept[places])
+    else:
+        return None
+    return lambda places: map_tensors(lambda each: each.index_select(0, places.to(each.device)), columns)
+
+
+def take_batches(take: Take, samples: Iterable[Tensor]) -> Iterator[Batch]:
+    """Yield the sampled rows of a dataset in memory."""
     for sample in samples:
-        places = sample.to(train.targets.device)
-        inputs, targets, groups = map_tensors(lambda each, at=places: each.index_select(0, at), columns)
-        yield Batch(inputs, targets, groups, places)
+        inputs, targets, *given = take(sample)
+        groups = given[0].long() if given else torch.zeros(len(sample), dtype=torch.int64)
+        yield Batch(inputs, targets, groups, sample)
 
 
 def load_batches(

@@ -233,8 +233,7 @@ class Trainer:
             engine, policy, model, self.loss, rows, train, examples, self._physical_batch_size
         )
         optimizers.check_optimizer(optimizer, model)
-        draws = augment is not None or not isinstance(train, GroupedDataset)
-        self._make_run(rows.load, draws, scheduler)
+        self._make_run(rows.load, rows.draws, scheduler)
         self._keep_budgets()
         self.individual: Accounts | None = None
         asked = (each.individual for each in resolved.plan.releases)
