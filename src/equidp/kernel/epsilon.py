@@ -130,7 +130,7 @@ Numbers = npt.NDArray[np.float64]
 def renyi_divergences(
     event: dp_accounting.DpEvent, orders: tuple[float, ...] | None = None
 ) -> tuple[Numbers, Numbers]:
-    """Return orders and the Renyi divergence of a `mechanism` at each, [orders]; None: dp_accounting's orders.
+    """Return orders and the Renyi divergence of a `mechanism` at each, [orders]; None: the library's.
 
     Guarantee: the smallest epsilon over orders is an upper bound for any orders, and no larger for more.
     """
