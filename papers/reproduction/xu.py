@@ -38,7 +38,7 @@ EIGHTS = (
     "seeds 0 to 2) and 1 to 8 in the other classes. Noise is not what costs them: from a noise multiplier of "
     f".6 to one of 1.4 they lose 47.5 to 55.5 (xu-figure-3b, seed 0). {_MOMENTUM_F}"
 )
-"""Why DPSGD-F does not even out the accuracies of MNIST's classes."""
+"""Reason that DPSGD-F does not even out the accuracies of MNIST's classes."""
 NAIVE = (
     "The naive method loses 9.1 points here, 12.9 of twos and 7.6 of eights, where print has 15.0, 15.1 and "
     "15.1. The text does not say what becomes of a released count near 0, which decides the noise: a batch "

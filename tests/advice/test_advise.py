@@ -8,12 +8,13 @@ from hypothesis import given, strategies as st
 
 import equidp
 from equidp import SettingError
-from equidp.advice.advise import AUTO, RULES, advise, images_of, normalised_features
+from equidp.advice.advise import RULES, advise, images_of, normalised_features
 from equidp.advice.chosen_plan import choose_plan
 from equidp.comparison.compare import prepare
 from equidp.comparison.plan import ComparisonPlan
 from equidp.data import open_source
 from equidp.data.features import WithFeatures
+from equidp.policies.table import AUTO
 from equidp.report.advice import advice_sentences
 from equidp.tables.recipe import Recipe
 from equidp.training.plan import Plan

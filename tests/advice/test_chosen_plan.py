@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import equidp
-from equidp.advice.advise import AUTO
 from equidp.advice.chosen_plan import (
     ASKED,
     DEFAULT,
@@ -21,6 +20,7 @@ from equidp.advice.chosen_plan import (
 from equidp.comparison.plan import ComparisonPlan, choose_plans, private_variants
 from equidp.data.table import TableSource
 from equidp.errors import SettingError
+from equidp.policies.table import AUTO
 from equidp.tables.recipe import Recipe
 from equidp.training.plan import Plan
 from support.errors import raises_field

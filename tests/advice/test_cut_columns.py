@@ -77,7 +77,7 @@ def test_the_number_of_columns_changes_nothing():
 
 @pytest.mark.soak
 def test_noise_moves_predictions_by_the_deviation_that_the_rule_states():
-    """Of 2,000 weights that no gradient moves, within four standard errors (p below 1e-4)."""
+    """It is that of 2,000 weights that no gradient moves, within four standard errors (p below 1e-4)."""
     count, width = 500, 2_001
     rows = torch.zeros(count, width)
     rows[:, 0] = 1.0

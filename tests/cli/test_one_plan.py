@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from equidp.advice.advise import AUTO
 from equidp.comparison import compare as compare_module
 from equidp.comparison.plan import ComparisonPlan
 from equidp.data import Recipe
 from equidp.errors import SettingError
 from equidp.policies.methods import all_settings
+from equidp.policies.table import AUTO
 from equidp.runs.config import RunData, TrainConfig
 from equidp.runs.session import Session
 from equidp.training.plan import Plan

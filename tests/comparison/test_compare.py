@@ -208,21 +208,6 @@ def test_a_run_is_taken_from_disk_only_for_equal_data_and_settings():
 
 
 @pytest.mark.soak
-def test_figures_are_those_of_averaged_weights_whose_settings_may_be_swept(tmp_path):
-    comparison = compared(
-        tmp_path, methods=["dpsgd"], seeds=1, changes=[{"average": "none"}, {"average": "tail"}]
-    )
-    assert comparison.setup.plan.plan.schedule == "constant"
-    both = comparison.results[comparison.results["group"] == "all"].set_index("average")
-    assert both.at["none", "loss"] != both.at["tail", "loss"]
-    data = Toy().split(0)
-    for average in ("none", "tail"):
-        trainer = cell("dpsgd", plan=replace(PLAN, average=average)).trainer(data)
-        losses = trainer.fit().metrics(data.test).set_index("group")["loss"]
-        assert both.at[average, "loss"] == pytest.approx(losses["all"], abs=1e-6)
-
-
-@pytest.mark.soak
 def test_several_epsilons_are_each_met_and_the_baseline_runs_once(tmp_path):
     comparison = compared(tmp_path, epsilon=[1.0, 4.0], seeds=1)
     epsilons = comparison.results.groupby(["method", "setting"])["epsilon"].max()

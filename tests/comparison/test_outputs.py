@@ -26,7 +26,7 @@ SEEDS = 3
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory):
-    """What to compare on a table where 8% are positive, and where runs are kept."""
+    """Arguments of a comparison on a table where 8% are positive."""
     place = tmp_path_factory.mktemp("rare")
     generator = np.random.default_rng(0)
     risk, region = generator.normal(0, 1, 800), generator.choice(["north", "south"], 800)

@@ -116,7 +116,7 @@ def test_lower_is_better_where_the_metric_says_so():
 @pytest.mark.soak
 @pytest.mark.parametrize("equal", [0.0, 0.03])
 def test_equal_methods_are_seldom_told_apart(equal):
-    """Of 200 comparisons of three equal methods over six seeds, at most 8% say that one is clearly better in
+    """At most 8% of 200 comparisons of three equal methods over six seeds say that one is clearly better in
     one of the two figures: 2 x 5% at most, and in fact less, for intervals are corrected. With this seed the
     test cannot fail by chance."""
     generator, sure = np.random.default_rng(0), 0

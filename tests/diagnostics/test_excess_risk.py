@@ -202,7 +202,7 @@ def test_the_bound_from_norms_is_below_the_truth_in_1000_random_convex_problems_
 
 @pytest.mark.soak
 def test_the_bound_from_norms_may_fail_without_its_assumptions():
-    """Why `assumed` and the whole batch matter: in samples of three tenths, or for a shorter gradient, it is
+    """`assumed` and the whole batch matter: in samples of three tenths, or for a shorter gradient, it is
     too high at times."""
     sampled = [
         gap < c.gap_bound - 1e-12 for s in range(300) for c, gap in conditions(Problem(s)) if c.assumed

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from equidp.advice.advise import AUTO
 from equidp.errors import SettingError
+from equidp.policies.table import AUTO
 from equidp.runs.config import CardTexts, DatasetLedger
 from equidp.runs.run_file import SECTIONS, RunFile, fields_of, section_of
 from equidp.runs.run_text import run_toml

@@ -25,8 +25,6 @@ from equidp.training.averages import count_left_out
 from equidp.training.optimizers import SCHEDULES
 from equidp.training.plan import Plan
 
-AUTO = "auto"
-"""Name of this advice among methods."""
 DEFAULT_EPSILON = 3.0
 """Epsilon of advice and of comparisons that no privacy is given for."""
 SHARED = ("delta", "loss", "class_weight", "noise_multiplier")
@@ -66,7 +64,7 @@ class Data(NamedTuple):
 
 @dataclass(frozen=True)
 class Rule:
-    """What is taken for a kind of data.
+    """Rule that gives a kind of data its method and settings.
 
     Attributes:
         kind: of data, in words.

@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, final
 
 from equidp._validate import unknown_name
-from equidp.advice.advise import AUTO, DEFAULT_EPSILON, Advice, advise, images_of, normalised_features
+from equidp.advice.advise import DEFAULT_EPSILON, Advice, advise, images_of, normalised_features
 from equidp.data.dataset import DataSource, GroupedDataset
 from equidp.data.features import WithFeatures, add_features
 from equidp.data.published import published_settings
 from equidp.data.table import ColumnSource, add_binning
 from equidp.errors import SettingError
 from equidp.policies.methods import MethodLike, fixed_options
-from equidp.policies.table import STANDARD
+from equidp.policies.table import AUTO, STANDARD
 from equidp.tables.intervals import CUT, STANDARD as STANDARD_BINNING
 from equidp.training.plan import Plan, default_plan
 from equidp.training.resolved import ResolvedPlan

@@ -13,9 +13,10 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
+from itertools import zip_longest
 from typing import Any, get_args
 
 import cyclopts
@@ -26,6 +27,7 @@ from rich.text import Text
 
 from equidp._extras import EXTRAS as PACKAGES, check_extras
 from equidp._files import within_command
+from equidp._parts import is_import_path
 from equidp._validate import names, unknown_name
 from equidp.cli.messages import (
     exit_code,
@@ -35,6 +37,7 @@ from equidp.cli.messages import (
     warning_printer,
 )
 from equidp.errors import EquidpError, SettingError
+from equidp.policies.table import AUTO, METHODS
 
 COMMANDS = {
     "inspect": "Show what is in a table before it is used, and begin run.toml.",
@@ -132,6 +135,18 @@ app = command_line(
 app.register_install_completion_command(help="Install completion for a shell, which never starts Python.")
 
 
+def check_methods(tokens: Sequence[str]) -> None:
+    """Refuse an unknown method of --method or --methods before libraries load, which takes seconds.
+
+    >>> check_methods(["compare", "--methods", "sgd,my_module:MyPolicy"])
+    """
+    for token, after in zip_longest(tokens, tokens[1:], fillvalue=""):
+        option, equals, value = token.partition("=")
+        for method in names(value if equals else after) if option in ("--method", "--methods") else ():
+            if method not in (AUTO, *METHODS) and not is_import_path(method):
+                raise unknown_name("method", method, METHODS)
+
+
 def _unknown_option(error: cyclopts.UnknownOptionError) -> str:
     """Say which option is unknown, and the closest, or that it is a field of run.toml."""
     from equidp.runs.run_file import section_of  # not before: it loads torch
@@ -176,6 +191,7 @@ def _run_command(line: App, tokens: list[str]) -> None:
     try:
         if line is app and name in EXTRAS:
             check_extras({EXTRAS[name]: PACKAGES[EXTRAS[name]]})
+            check_methods(tokens)
         if not name.startswith("-") and name in line and line[name].default_command:
             line[name].help = None  # of the list of commands; the command's own says more
         command, bound, _ = line.parse_args(tokens, print_error=False, exit_on_error=False, verbose=False)

@@ -16,19 +16,19 @@ from cyclopts import Group, Parameter
 
 from equidp._files import check_folder, check_outputs, command_line, write_whole
 from equidp._validate import check_whole, names
-from equidp.advice.advise import AUTO
 from equidp.cli import options
 from equidp.cli.app import command
 from equidp.cli.messages import say, stoppable
 from equidp.cli.settings import parse_set, read_run
 from equidp.comparison.cells import CellResult
 from equidp.comparison.compare import PreparedComparison, log, prepare, run_comparison, settings_of_runs
-from equidp.comparison.plan import DEFAULT_METHODS, ComparisonPlan, named_methods
+from equidp.comparison.plan import DEFAULT_METHODS, ComparisonPlan
 from equidp.comparison.tune import FINALISTS, tuning_seeds
 from equidp.data.dataset import DataSource
 from equidp.diagnostics import Diagnostics
 from equidp.errors import SettingError
 from equidp.policies.methods import ignored_sentences
+from equidp.policies.table import AUTO
 from equidp.report.comparison import markdown, print_comparison
 from equidp.report.diagnosis import sensitive_findings
 from equidp.report.plan import plan_table
@@ -98,7 +98,7 @@ class PlaceOptions:
 @Parameter(name="*", group=Group("Results", sort_key=6))
 @dataclass(frozen=True)
 class ResultOptions:
-    """Where results go."""
+    """Options of the files of results."""
 
     report: Annotated[Path | None, Parameter(converter=options.file_name)] = None
     """Write an HTML report to this file."""
@@ -152,7 +152,6 @@ def compare_command(
     Samples and noise come from seeds, so that methods are compared fairly.
     The models are for choosing a method, not for release.
     """
-    named_methods(wanted.methods)
     given = options.given_fields(table, inputs, plan, settings=wanted.settings, metric=wanted.metric)
     run = read_run(config, set_fields, given, wanted.methods)
     options.check_noise(wanted.epsilons, run.options)

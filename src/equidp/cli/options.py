@@ -15,7 +15,6 @@ from cyclopts import Group, Parameter, Token
 
 from equidp._plain import types_in
 from equidp.accounting.groups import BUDGETS
-from equidp.advice.advise import AUTO
 from equidp.advice.chosen_plan import SETTINGS
 from equidp.cli.noise import Method as Method, Risk as Risk
 from equidp.data import SOURCES
@@ -23,7 +22,7 @@ from equidp.data.features import FEATURES
 from equidp.errors import SettingError
 from equidp.evaluation.metrics import METRICS
 from equidp.policies.setting import Bounded, MethodSetting, settings_of
-from equidp.policies.table import METHODS
+from equidp.policies.table import AUTO, METHODS
 from equidp.runs.decision import DecisionOptions as DecisionOptions
 from equidp.tables.recipe import MISSING_RULES
 from equidp.training.option import option_names

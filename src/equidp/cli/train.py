@@ -12,7 +12,6 @@ from typing import Annotated
 from cyclopts import App, ArgumentCollection, Parameter
 
 from equidp._files import command_line
-from equidp.advice.advise import AUTO
 from equidp.cli import options
 from equidp.cli.app import command, read_options
 from equidp.cli.messages import rank, say, several_processes, stoppable
@@ -22,6 +21,7 @@ from equidp.display import shown_epsilon
 from equidp.errors import SettingError
 from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.predictions import has_diverged
+from equidp.policies.table import AUTO
 from equidp.report.guarantee import epsilon_of_groups_text, planned_sentences
 from equidp.runs.begin import PreparedRun, prepare
 from equidp.runs.folder import PAGE, RunFolder

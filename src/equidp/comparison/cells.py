@@ -11,7 +11,7 @@ from concurrent.futures import BrokenExecutor
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ from equidp.digest import code_digest
 from equidp.errors import ApproximationWarning, SettingError
 from equidp.evaluation.costs import EPSILON_OF_GROUP
 from equidp.evaluation.groups import group_metrics
-from equidp.evaluation.predictions import Decision, Predictions, base_rate_decision, predict
+from equidp.evaluation.predictions import Decision, Predictions, predict
 from equidp.evaluation.reference import (
     FEWEST_TO_STOP_BY,
     MOST_TREES,
@@ -54,32 +54,6 @@ with require_extra("tables"):
 TREES = "boosted trees"
 """Name of boosted trees among the methods of a comparison."""
 _COUNTS = 31  # of a seed's streams: apart from those of samples, training noise and preprocessing
-
-
-class Training(Protocol):
-    """One training whose results are kept: a `Cell`, or `Trees`.
-
-    Attributes:
-        source: where the split comes from.
-        seed: of the split and of all that is drawn.
-        names: in tables of a comparison.
-    """
-
-    @property
-    def source(self) -> DataSource: ...
-
-    @property
-    def seed(self) -> int: ...
-
-    @property
-    def names(self) -> Mapping[str, Any]: ...
-
-    @property
-    def key(self) -> str | None:
-        """Key of the results: equal for equal data, settings and code; None for code without source."""
-
-    def train(self, data: DataSplit) -> CellResult:
-        """Train on the split of the seed, and return the results."""
 
 
 @final
@@ -265,6 +239,9 @@ class Trees:
         return CellResult(results, {}, outputs.numpy(), time.perf_counter() - began)
 
 
+Training = Cell | Trees
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class CellResult:
@@ -281,11 +258,6 @@ class CellResult:
     tables: Mapping[str, pd.DataFrame]
     outputs: npt.NDArray[Any]
     seconds: float
-
-    @property
-    def diverged(self) -> bool:
-        """True for a loss over all test examples that is not finite."""
-        return not np.isfinite(self.results.set_index("group").at[ALL, "loss"])
 
     def predictions(self, test: GroupedDataset, decision: Decision) -> Predictions:
         """Predictions of the run on its test set."""
@@ -321,29 +293,6 @@ def counts_events(noise_multiplier: float | None) -> tuple[Event, ...]:
 def count_by_seed(train: GroupedDataset, noise_multiplier: float, seed: int) -> dict[str, float]:
     """Counts of the classes by name, whose noise follows from the seed; 0: exact counts."""
     return count_classes(train, noise_multiplier, SeededRandomness(seed, _COUNTS))
-
-
-@final
-@dataclass(frozen=True)
-class DecisionRule:
-    """Decision of each training of a comparison.
-
-    Attributes:
-        decision: of all trainings.
-        at_base_rate: threshold of each training at the share of the positive class that it counted: with the
-            noise of its release, and exactly without privacy.
-    """
-
-    decision: Decision
-    at_base_rate: bool = False
-
-    def decision_of(self, training: Training) -> Decision:
-        """Return the decision of a training."""
-        if not self.at_base_rate:
-            return self.decision
-        noise = (training.counts_noise or 0.0) if isinstance(training, Cell) else 0.0
-        train = split(training.source, training.seed).train
-        return base_rate_decision(self.decision.positive, count_by_seed(train, noise, training.seed))
 
 
 @lru_cache(maxsize=2)
@@ -387,12 +336,11 @@ def train_cell(key: str, cell: Training, threads: int | None) -> tuple[str, Cell
         return key, cell.train(split(cell.source, cell.seed))
 
 
-OnCell = Callable[[Training, CellResult], None]
-"""Called with each cell that was trained just now."""
-
-
 def run_cells(
-    cells: Sequence[Training], folder: Path, jobs: int | None = None, on_cell: OnCell | None = None
+    cells: Sequence[Training],
+    folder: Path,
+    jobs: int | None = None,
+    on_cell: Callable[[Training, CellResult], None] = lambda cell, result: None,
 ) -> list[CellResult]:
     """Train the cells that are not kept in a folder yet; keep each as it finishes; return the results of all.
 
@@ -421,8 +369,7 @@ def run_cells(
         if not key.startswith("not-kept-"):
             result.keep(store, key)
         results[key] = result
-        if on_cell is not None:
-            on_cell(missing[key], result)
+        on_cell(missing[key], result)
     return [results[key] for key in keys]
 
 

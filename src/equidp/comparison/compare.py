@@ -17,7 +17,6 @@ from torch import Tensor
 from equidp._extras import require_extra
 from equidp._provenance import versions
 from equidp.accounting.rows import epsilon
-from equidp.advice.advise import AUTO
 from equidp.advice.chosen_plan import ASKED, RULE, ChosenRun, SettingRow, setting_rows, source_to_read
 from equidp.comparison.cells import (
     TREES,
@@ -39,26 +38,25 @@ from equidp.comparison.plan import (
     Kind,
     Variant,
     choose_plans,
+    exact_source,
     private_variants,
     reference_variants,
 )
-from equidp.comparison.recommend import LEVEL
 from equidp.comparison.result import Comparison, Setup
 from equidp.comparison.tune import Tuning, tune
-from equidp.data import open_source
 from equidp.data.dataset import ALL, DataSource, DataSplit, GroupedDataset
 from equidp.data.features import WithFeatures, check_not_varied
-from equidp.data.table import binning_of, releases_of, with_binning
+from equidp.data.table import binning_of, with_binning
 from equidp.errors import (
     ApproximationWarning,
     CacheWarning,
-    DataError,
     DataWarning,
     PrivacyWarning,
     SettingError,
 )
 from equidp.evaluation.costs import EPSILON_OF_GROUP
 from equidp.evaluation.groups import by_group
+from equidp.evaluation.intervals import LEVEL
 from equidp.evaluation.metrics import (
     METRICS,
     Metric,
@@ -69,7 +67,7 @@ from equidp.evaluation.metrics import (
 )
 from equidp.evaluation.predictions import Decision, Predictions, check_base_rate
 from equidp.evaluation.small_cells import few_people_groups
-from equidp.policies.table import BASELINE
+from equidp.policies.table import AUTO, BASELINE
 from equidp.store import Store
 from equidp.tables.intervals import STANDARD
 from equidp.training.device import chosen_device
@@ -195,7 +193,7 @@ class PreparedComparison:
                 warnings.simplefilter("once", category)
             for variant in (*self.references, *self.private):
                 (cell,) = self.cells(variant, self.seeds[:1])
-                data = split(_exact(cell.source), cell.seed)
+                data = split(exact_source(cell.source), cell.seed)
                 callbacks = [each.callback(data) for each in cell.callbacks]
                 trainer = cell.trainer(data, callbacks)
                 for each in callbacks:
@@ -284,14 +282,17 @@ def run_comparison(
         )
     cells = prepared.first_cells()
     pairs = list(zip(cells, train(cells), strict=True))
+    tried = [each for each in prepared.references if len(each.rates) > 1]
+    factors = {each.reference: _best_rate(each, prepared, pairs) for each in tried}
     further = [
-        cell
-        for each in prepared.references
-        if len(each.rates) > 1
-        for cell in prepared.cells(each, prepared.seeds[1:], _best_rate(each, prepared, pairs))
+        cell for each in tried for cell in prepared.cells(each, prepared.seeds[1:], factors[each.reference])
     ]
     pairs += zip(further, train(further), strict=True)
-    return _join(prepared, pairs, tuning, metric, command)
+    rates = dict[str, float]()
+    for each in prepared.references:
+        (cell,) = prepared.cells(each, prepared.seeds[:1], factors.get(each.reference, 1.0))
+        rates[each.reference] = cell.names["rate"]
+    return _join(prepared, pairs, rates, tuning, metric, command)
 
 
 def _best_rate(
@@ -300,12 +301,12 @@ def _best_rate(
     """Return the multiple of the learning rate at which a reference is best over all test examples of the
     first seed; those with a loss above that of a constant prediction come last."""
     places = []
-    metric, rule = metric_named(prepared.asked.metric), prepared.asked.decision_rule
+    asked, metric = prepared.asked, metric_named(prepared.asked.metric)
     for rate in variant.rates:
         (cell,) = prepared.cells(variant, prepared.seeds[:1], rate)
         result = next(r for c, r in pairs if c.names == cell.names and c.seed == cell.seed)
         test = split(cell.source, cell.seed).test
-        score = metric.sign * measure_metric(metric, result.predictions(test, rule.decision_of(cell)))[0]
+        score = metric.sign * measure_metric(metric, result.predictions(test, asked.decision_of(cell)))[0]
         loss = result.results.set_index("group").at[ALL, "loss"]
         shares = np.bincount(test.targets.numpy()) / len(test)
         constant = -(shares * np.log(np.maximum(shares, 1e-300))).sum()
@@ -317,32 +318,32 @@ def _best_rate(
 def _join(
     prepared: PreparedComparison,
     pairs: Sequence[tuple[Training, CellResult]],
+    rates: Mapping[str, float],
     tuning: Tuning | None,
     metric: Metric,
     command: str,
 ) -> Comparison:
-    """Return the comparison of all cells, in order of their seeds."""
+    """Return the comparison of all cells, in order of their seeds; rates: reference -> its learning rate."""
     seeds = prepared.seeds
     pairs = sorted(pairs, key=lambda each: (seeds.index(each[0].seed), each[0].names["method"] != BASELINE))
     whole = _measure(prepared, pairs, metric)
-    plain = choose_references(whole[whole["method"].isin([BASELINE, TREES])], metric)
-    used = plain.loc[plain["chosen"], ["baseline", "rate"]].drop_duplicates()
-    kept = whole["method"].ne(TREES) & whole["method"].ne(BASELINE)
-    kept |= pd.MultiIndex.from_frame(whole[["method", "baseline", "rate"]]).isin(
-        [(BASELINE, *each) for each in used.itertuples(index=False)]
-    )
+    is_sgd, is_trees = whole["method"].eq(BASELINE), whole["method"].eq(TREES)
+    is_reference = is_sgd & whole["rate"].eq(whole["baseline"].map(rates))
+    top = _best_model(whole[is_reference | is_trees], metric)
+    is_top = pd.MultiIndex.from_frame(whole[["method", "baseline"]]).isin([top])
+    plain = whole.assign(chosen=is_reference, best=is_top & (is_reference | is_trees))[is_sgd | is_trees]
     tables = {}
     for name in ("epochs", *(each.name for each in prepared.asked.callbacks)):
         rows = [
             {**cell.names, "seed": cell.seed, **row}
             for cell, result in pairs
-            if name in result.tables and (cell.names.get("rate") is None or _is_used(cell, used))
+            if name in result.tables and cell.names.get("rate") in (None, rates.get(cell.names["baseline"]))
             for row in result.tables[name].to_dict("records")
         ]
         tables[name] = pd.DataFrame(rows).drop(columns="rate", errors="ignore")
     return Comparison(
-        _setup(prepared, used, {} if tuning is None else tuning.settings, command),
-        whole[kept].drop(columns="rate").reset_index(drop=True),
+        _setup(prepared, rates, {} if tuning is None else tuning.settings, command),
+        whole[is_reference | ~(is_sgd | is_trees)].drop(columns="rate").reset_index(drop=True),
         tables,
         references=plain.reset_index(drop=True) if prepared.searched else pd.DataFrame(),
         metric=metric,
@@ -351,57 +352,44 @@ def _join(
     )
 
 
-def _is_used(cell: Training, used: pd.DataFrame) -> bool:
-    return (cell.names["baseline"], cell.names["rate"]) in set(used.itertuples(index=False, name=None))
-
-
 def _measure(
     prepared: PreparedComparison, pairs: Sequence[tuple[Training, CellResult]], metric: Metric
 ) -> pd.DataFrame:
-    """Return the results of all cells, a row for each cell and group, with every metric of the task."""
-    asked, results = prepared.asked, list[dict[str, Any]]()
+    """Return a row for each cell and group with every metric of the task, and two flags: `informative`, and
+    `few_people` for a group of too few people to base a cost or gap on."""
+    asked, rows = prepared.asked, list[dict[str, Any]]()
     for cell, result in pairs:
         test = split(cell.source, cell.seed).test
-        decision = asked.decision_rule.decision_of(cell)
-        threshold = {"threshold": decision.threshold} if asked.base_rate_threshold else {}
-        rows = [
-            {"rate": math.nan, **cell.names, "seed": cell.seed, **row, **threshold}
-            for row in result.results.to_dict("records")
-        ]
-        results += with_metrics(rows, result.predictions(test, decision), test, metric)
-    whole = pd.DataFrame(results)
+        decision = asked.decision_of(cell)
+        found = result.predictions(test, decision)
+        metrics = {each.name: each for each in METRICS.values() if found.task in each.tasks}
+        metrics[metric.name] = metric
+        parts, tiny = dict(by_group(test.groups.numpy(), test.group_names)), few_people_groups(test)
+        informative = tells_something(metric, found, LEVEL)
+        for row in result.results.to_dict("records"):
+            part = found.take(parts[row["group"]])
+            row = {"rate": math.nan, **cell.names, "seed": cell.seed, **row}
+            if asked.base_rate_threshold:
+                row["threshold"] = decision.threshold
+            row |= {name: measure_metric(each, part)[0] for name, each in metrics.items()}
+            if len(part) and part.positive is not None:
+                row |= {"mean_predicted": float(part.risks.mean()), "observed": float(part.hits.mean())}
+            rows.append({**row, "informative": informative, "few_people": row["group"] in tiny})
+    whole = pd.DataFrame(rows)
     if EPSILON_OF_GROUP in whole:  # that of the run, where groups are equal
         whole[EPSILON_OF_GROUP] = whole[EPSILON_OF_GROUP].fillna(whole["epsilon"])
     return whole
 
 
-def choose_references(runs: pd.DataFrame, metric: Metric) -> pd.DataFrame:
-    """Return the rows of runs without privacy, with the columns `chosen` and `best`.
-
-    Chosen is, of each kind of reference, the rate that was trained on all seeds; of several, the first one
-    with the best mean over all examples. The best model is the best of the chosen ones and boosted trees.
-
-    Args:
-        runs: results of references and boosted trees: method, baseline (name of the kind), rate, seed, group,
-            loss and the metric.
-        metric: the metric of costs.
-    """
+def _best_model(runs: pd.DataFrame, metric: Metric) -> tuple[str, str]:
+    """Return method and reference of the best mean over seeds, of those that diverge least often."""
     overall = runs[runs["group"] == ALL]
     finite = np.isfinite(overall["loss"]) & np.isfinite(overall[metric.name])
     scores = overall.assign(score=(metric.sign * overall[metric.name]).where(finite), lost=~finite)
-    kinds = ["method", "baseline", "rate"]
-    means = scores.groupby(kinds, sort=False, dropna=False).agg(
-        score=("score", "mean"), lost=("lost", "sum"), seeds=("seed", "nunique")
-    )
-    order = means[means["seeds"] == overall["seed"].nunique()].reset_index()
-    order = order.sort_values(["lost", "score"], ascending=[True, False], kind="stable")
-    first = order[order["method"] == BASELINE].drop_duplicates("baseline")
-    keys = pd.MultiIndex.from_frame(runs[kinds].fillna({"rate": -1.0}))
-    chosen, best = (
-        keys.isin(pd.MultiIndex.from_frame(each[kinds].fillna({"rate": -1.0})))
-        for each in (first, order.head(1))
-    )
-    return runs.assign(chosen=chosen, best=best)
+    means = scores.groupby(["method", "baseline"], sort=False).agg({"lost": "sum", "score": "mean"})
+    means = means.sort_values(["lost", "score"], ascending=[True, False], kind="stable")
+    best: tuple[str, str] = means.index[0]
+    return best
 
 
 def _say_row(cell: Training, result: CellResult, prepared: PreparedComparison) -> None:
@@ -424,7 +412,7 @@ def _say_row(cell: Training, result: CellResult, prepared: PreparedComparison) -
 
 def _setup(
     prepared: PreparedComparison,
-    used: pd.DataFrame,
+    rates: Mapping[str, float],
     chosen: Mapping[Kind, Mapping[str, Any]],
     command: str,
 ) -> Setup:
@@ -448,7 +436,7 @@ def _setup(
         seeds=tuple(prepared.seeds),
         versions=versions(),
         notes=tuple(data.notes),
-        settings=settings_of_runs(prepared, dict(used.itertuples(index=False, name=None)), chosen),
+        settings=settings_of_runs(prepared, rates, chosen),
         gap_tolerance=asked.gap_tolerance,
         command=command,
         swept=prepared.swept,
@@ -491,33 +479,6 @@ def settings_of_runs(
     return (*rows, *further)
 
 
-def with_metrics(
-    rows: Sequence[dict[str, Any]], found: Predictions, test: GroupedDataset, metric: Metric
-) -> list[dict[str, Any]]:
-    """Return the result rows of one run with every metric of the task and two flags: `informative`, and
-    `few_people` for a group of too few people to base a cost or gap on.
-
-    Args:
-        rows: one per group and one for "all", with the key "group".
-        found: the run's predictions.
-        test: the run's test set.
-        metric: the metric of `informative` (`tells_something`); it may be user-defined.
-    """
-    metrics = list(dict.fromkeys([*(each for each in METRICS.values() if found.task in each.tasks), metric]))
-    parts = dict(by_group(test.groups.numpy(), test.group_names))
-    informative, tiny = tells_something(metric, found, LEVEL), few_people_groups(test)
-    filled = []
-    for row in rows:
-        part = found.take(parts[row["group"]])
-        values = {each.name: measure_metric(each, part)[0] for each in metrics}
-        shares = {}
-        if len(part) and part.positive is not None:
-            shares = {"mean_predicted": float(part.risks.mean()), "observed": float(part.hits.mean())}
-        few = {"few_people": row["group"] in tiny}
-        filled.append({**row, **values, **shares, "informative": informative, **few})
-    return filled
-
-
 def check_metric(metric: Metric, decision: Decision, test: GroupedDataset) -> None:
     """Check before anything is trained that a metric can compare the groups of a test set.
 
@@ -552,10 +513,6 @@ def source_of_trees(source: DataSource, seed: int) -> DataSource | None:
     if not one or len(train.input_shape) != 1:
         return None
     return source if binning_of(source) is None else with_binning(source, STANDARD)
-
-
-def _exact(source: DataSource) -> DataSource:
-    return replace(source, private_noise=None) if releases_of(source) else source  # type: ignore[type-var]
 
 
 def _private_notes(source: DataSource, seed: int) -> tuple[str, ...]:
@@ -595,19 +552,3 @@ def _warn_of_unknown_code(prepared: PreparedComparison) -> None:
             "a module, or import it again."
         )
         warnings.warn(message, CacheWarning, stacklevel=4)
-
-
-def source_named(data: str | DataSource) -> DataSource:
-    """Return the source of a name, a path or an object.
-
-    Raises:
-        DataError: an object that is no source.
-    """
-    source = open_source(data) if isinstance(data, str) else data
-    if not callable(getattr(source, "split", None)):
-        raise DataError(
-            f"data is a {type(data).__name__}; expected the name of a source, the path of a table, or a "
-            "source of your own, with name, highlighted_groups and split(seed).",
-            field="data",
-        )
-    return source

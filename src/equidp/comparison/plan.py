@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, final
 
 from equidp._validate import check_number, check_whole, unknown_name
 from equidp.accounting.planned import default_delta, share_noise
-from equidp.advice.advise import AUTO, DEFAULT_EPSILON, SHARED
+from equidp.advice.advise import DEFAULT_EPSILON, SHARED
 from equidp.advice.chosen_plan import ASKED, RECOMMENDED, SETTINGS, ChosenPlan, choose_plan
-from equidp.comparison.cells import DecisionRule, counts_events
+from equidp.comparison.cells import Cell, Training, count_by_seed, counts_events, split
 from equidp.data.class_counts import check_balanced
 from equidp.data.dataset import DataSource, GroupedDataset
 from equidp.data.features import WithFeatures
@@ -19,7 +19,7 @@ from equidp.data.table import COUNTS_SHARE, binning_of, releases_of, with_privat
 from equidp.errors import SettingError
 from equidp.evaluation.costs import check_gap_tolerance
 from equidp.evaluation.metrics import Metric, metric_named
-from equidp.evaluation.predictions import Decision
+from equidp.evaluation.predictions import Decision, base_rate_decision
 from equidp.kernel.policy import Policy
 from equidp.policies.methods import (
     MethodLike,
@@ -28,7 +28,7 @@ from equidp.policies.methods import (
     method_named,
     name_of,
 )
-from equidp.policies.table import BASELINE, STANDARD
+from equidp.policies.table import AUTO, BASELINE, STANDARD
 from equidp.training.plan import Plan, checked_seeds
 from equidp.training.record import Watch
 from equidp.training.release import Charge
@@ -144,10 +144,14 @@ class ComparisonPlan:
         epsilon = plan.with_changes(self.options).run_epsilon
         return () if epsilon is None else (epsilon,)
 
-    @property
-    def decision_rule(self) -> DecisionRule:
-        """Decision of each training."""
-        return DecisionRule(self.decision, self.base_rate_threshold)
+    def decision_of(self, training: Training) -> Decision:
+        """Return the decision of a training. Its base rate is counted with noise, or exactly without
+        privacy."""
+        if not self.base_rate_threshold:
+            return self.decision
+        noise = (training.counts_noise or 0.0) if isinstance(training, Cell) else 0.0
+        train = split(training.source, training.seed).train
+        return base_rate_decision(self.decision.positive, count_by_seed(train, noise, training.seed))
 
     @property
     def changed(self) -> list[str]:
@@ -157,7 +161,7 @@ class ComparisonPlan:
 
 @dataclass(frozen=True)
 class Variant:
-    """What is trained for each seed.
+    """A method with its settings and inputs, trained once for each seed.
 
     Attributes:
         name: of the method, in tables.
@@ -375,7 +379,7 @@ def reference_variants(
     plans: dict[tuple[Any, DataSource], tuple[Plan, bool]] = {(own.model, read): (own, choice.published)}
     classes = []
     for each in private:
-        inputs = each.source if asked.preprocessing_share is None else _exact(each.source)
+        inputs = each.source if asked.preprocessing_share is None else exact_source(each.source)
         of_method = each.plan.for_method(each.method)
         classes.append((of_method.model, inputs))
         by_plan = choice.published and each.name != AUTO
@@ -409,9 +413,9 @@ def reference_variants(
     return found, [replace(each, reference=names[of_class]) for each, of_class in named]
 
 
-def _exact(source: DataSource) -> DataSource:
-    """Source with exact preprocessing."""
-    return replace(source, private_noise=None)  # type: ignore[type-var]
+def exact_source(source: DataSource) -> DataSource:
+    """Return the source with exact preprocessing."""
+    return replace(source, private_noise=None) if releases_of(source) else source  # type: ignore[type-var]
 
 
 def named_methods(methods: Sequence[MethodLike], *, alone: bool = False) -> dict[str, MethodLike]:

@@ -18,15 +18,12 @@ from equidp.evaluation.baselines import (
     judge_baselines,
 )
 from equidp.evaluation.costs import group_gaps
-from equidp.evaluation.intervals import mean_interval
+from equidp.evaluation.intervals import LEVEL, mean_interval
 from equidp.evaluation.metrics import Metric
 from equidp.policies.table import BASELINE
 
 with require_extra("tables"):
     import pandas as pd
-
-LEVEL = 0.95
-"""Of all confidence intervals of a comparison."""
 
 
 class Standing(NamedTuple):

@@ -15,12 +15,13 @@ import numpy as np
 from equidp._extras import require_extra
 from equidp._files import write_whole
 from equidp.advice.chosen_plan import SettingRow
-from equidp.comparison.recommend import LEVEL, Recommendation, recommendations
+from equidp.comparison.recommend import Recommendation, recommendations
 from equidp.comparison.tune import Tuning
 from equidp.diagnostics import Diagnosis, Diagnostics
 from equidp.evaluation.baselines import Judgement, baseline_names, judge_baselines
 from equidp.evaluation.costs import COSTS, NO_VERDICT, TOTAL_COSTS, equal_cost, privacy_costs
 from equidp.evaluation.differences import paired_differences
+from equidp.evaluation.intervals import LEVEL
 from equidp.evaluation.metrics import METRICS, Metric
 from equidp.policies.table import BASELINE
 from equidp.training.resolved import ResolvedPlan
@@ -207,7 +208,7 @@ class Comparison:
 
     @property
     def sensitive_diagnosis(self) -> Diagnosis | None:
-        """Where the disparity of the private runs comes from, by callbacks=[Diagnostics()]; None without.
+        """Diagnosis of the private runs, by callbacks=[Diagnostics()]; None without.
 
         It is computed from raw training data and must not be shared.
         """
@@ -215,7 +216,7 @@ class Comparison:
         return None if table is None or table.empty else Diagnosis.of_table(table)
 
     def findings(self) -> list[str]:
-        """What the comparison found, and which method to take, in sentences by rules from its table."""
+        """Return findings, and which method to take, in sentences by rules from the table of results."""
         found: list[str] = _pages().findings(self)
         return found
 

@@ -281,7 +281,7 @@ class _Search:
     def values(self, cell: Training, result: CellResult) -> Values:
         """Metric of a run by group and for all, without groups of few people."""
         test, metric = split(cell.source, cell.seed).test, metric_named(self.asked.metric)
-        predictions = result.predictions(test, self.asked.decision_rule.decision_of(cell))
+        predictions = result.predictions(test, self.asked.decision_of(cell))
         tiny, values = few_people_groups(test), dict[str, float]()
         for name, members in by_group(test.groups.numpy(), test.group_names):
             if name not in tiny:

@@ -30,7 +30,7 @@ _PUBLIC = {"group", "other", "examples", "learning_rate"}
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Where the disparity of a step, or of several, comes from. Raw training data made it: never release it.
+    """Causes of the disparity of a step, or of several. It is made from raw training data: never release it.
 
     Attributes:
         sensitive_groups: one row per group; docs/why-groups.md explains the columns, `_se` marks standard

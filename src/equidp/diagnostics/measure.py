@@ -264,7 +264,7 @@ class Measurement:
         group.row = row | group.row
 
     def _pair_row(self, one: Group, other: Group) -> dict[str, Any]:
-        """How the excess risks of two groups differ, and two papers' bounds on that."""
+        """Return how the excess risks of two groups differ, and two papers' bounds on that."""
         rate = self.step.learning_rate
         gap = one.by_batch["direction"] - other.by_batch["direction"]
         bound: Any = direction_gap_bound(  # of each batch

@@ -13,7 +13,7 @@ import numpy as np
 
 from equidp._extras import require_extra
 from equidp.data.dataset import ALL
-from equidp.evaluation.intervals import mean_interval
+from equidp.evaluation.intervals import LEVEL, mean_interval
 
 with require_extra("tables"):
     import pandas as pd
@@ -23,7 +23,6 @@ NEGLIGIBLE = 0.1
 
 No verdict turns on so little, and noise that acts as a regulariser can be worth as much: costs are then shown
 below 0."""
-_LEVEL = 0.95
 
 Fault = Literal["", "diverged", "constant", "beaten"]
 
@@ -108,6 +107,6 @@ def informative(rows: pd.DataFrame) -> pd.Series:
 def _beats(private: pd.DataFrame, gap_tolerance: float) -> bool:
     overall = private.loc[private["group"] == ALL, "privacy_cost"].dropna()
     by_group = private[private["group"] != ALL].groupby("group")["privacy_cost"].mean().dropna()
-    mean, _, high = mean_interval(overall, _LEVEL)
+    mean, _, high = mean_interval(overall, LEVEL)
     sure = (overall < 0).all() or high < 0
     return bool(sure and mean < -NEGLIGIBLE * gap_tolerance and (by_group < 0).all())

@@ -14,6 +14,9 @@ from equidp._validate import check_number
 if TYPE_CHECKING:
     import pandas as pd
 
+LEVEL = 0.95
+"""Level of intervals, unless another one is asked for."""
+
 Floats = npt.NDArray[np.float64]
 Interval = tuple[float, float, float]
 FEWEST_OF_A_CLASS = 5

@@ -11,7 +11,7 @@ from equidp._extras import require_extra
 from equidp.data.dataset import DataSplit, GroupedDataset
 from equidp.engines.units import by_row
 from equidp.errors import SettingError
-from equidp.evaluation.intervals import Floats
+from equidp.evaluation.intervals import LEVEL, Floats
 from equidp.evaluation.metrics import METRICS, Metric, MetricValue, measure_with_interval
 from equidp.evaluation.predictions import Codes, Decision, Predictions
 from equidp.evaluation.small_cells import SmallCells
@@ -24,7 +24,6 @@ MOST_TREES = 1000
 TREES_WITHOUT_STOPPING = 100
 FEWEST_TO_STOP_BY = 20
 """Examples of the rarest class from which on a tenth of all is held out to stop by."""
-_LEVEL = 0.95
 
 
 def reference(
@@ -76,7 +75,7 @@ def reference(
             decision.index(test.class_names),
             decision.threshold,
         )
-        values[name] = measure_with_interval(metric, predicted, _LEVEL)
+        values[name] = measure_with_interval(metric, predicted, LEVEL)
     return values
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from equidp.kernel.policy import Policy
 
+AUTO = "auto"
+"""Name among methods that stands for the one that advice takes."""
 BASELINE = "sgd"
 """The method without privacy that costs are measured against."""
 STANDARD = "dpsgd"

@@ -13,13 +13,12 @@ from rich.markup import escape
 from equidp._files import check_writable, write_whole
 from equidp._validate import unknown_name
 from equidp.comparison.plan import Kind
-from equidp.comparison.recommend import LEVEL
 from equidp.comparison.result import Comparison
 from equidp.data.dataset import ALL
 from equidp.display import Cell, Column, Interval, Table, measured_number
 from equidp.errors import count_text
 from equidp.evaluation.differences import GAP, OVERALL, WORST_GROUP
-from equidp.evaluation.intervals import mean_interval
+from equidp.evaluation.intervals import LEVEL, mean_interval
 from equidp.policies.table import BASELINE
 from equidp.report import words
 from equidp.report.document import (

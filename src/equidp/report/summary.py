@@ -11,13 +11,12 @@ import numpy as np
 
 from equidp._extras import require_extra
 from equidp.comparison.plan import Kind
-from equidp.comparison.recommend import LEVEL
 from equidp.comparison.result import Comparison, Setup
 from equidp.data.dataset import ALL
 from equidp.display import Interval, measured_number
 from equidp.evaluation.baselines import Judgement, baseline_names
 from equidp.evaluation.costs import COSTS, EPSILON_OF_GROUP, TOTAL_COSTS, summary
-from equidp.evaluation.intervals import mean_interval
+from equidp.evaluation.intervals import LEVEL, mean_interval
 from equidp.evaluation.metrics import METRICS, Metric
 from equidp.policies.table import BASELINE
 from equidp.report.format import capitalise, metric_text, number, unit

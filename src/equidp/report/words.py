@@ -6,10 +6,9 @@ import math
 from collections.abc import Iterable, Mapping
 
 from equidp._extras import require_extra
-from equidp.advice.advise import AUTO
 from equidp.comparison.cells import TREES
 from equidp.comparison.plan import BY_GROUP, EQUAL, PROTECTION, Kind, label_of
-from equidp.comparison.recommend import LEVEL, Recommendation, Standing
+from equidp.comparison.recommend import Recommendation, Standing
 from equidp.comparison.result import Setup
 from equidp.comparison.tune import CHOICES, FINALISTS, SHARED, Tuning
 from equidp.data.dataset import ALL
@@ -24,10 +23,10 @@ from equidp.evaluation.costs import (
     group_gaps,
 )
 from equidp.evaluation.groups import RISKS_OFF
-from equidp.evaluation.intervals import mean_interval
+from equidp.evaluation.intervals import LEVEL, mean_interval
 from equidp.evaluation.metrics import Metric
 from equidp.evaluation.small_cells import FEWEST
-from equidp.policies.table import BASELINE, STANDARD
+from equidp.policies.table import AUTO, BASELINE, STANDARD
 from equidp.report.evaluation import risk_remedy
 from equidp.report.format import amount, capitalise, unit
 from equidp.report.guarantee import EXCLUSIONS, LARGER_EPSILON, compared_sentences, epsilons_differ

@@ -9,12 +9,12 @@ from typing import Any
 
 from equidp._validate import check_whole
 from equidp.comparison.cells import ExampleEpsilons
-from equidp.comparison.compare import run_comparison, source_named
+from equidp.comparison.compare import run_comparison
 from equidp.comparison.plan import DEFAULT_METHODS, ComparisonPlan
 from equidp.comparison.result import Comparison
 from equidp.data import DataSource
 from equidp.engines import NAMES
-from equidp.errors import SettingError
+from equidp.errors import DataError, SettingError
 from equidp.policies.methods import MethodLike
 from equidp.runs.releases import IndividualRelease, take_releases
 from equidp.runs.run_file import LISTED_IN, RunFile, fields_of, load_methods
@@ -187,4 +187,10 @@ def _source(run: RunFile, data: str | os.PathLike[str] | DataSource | None) -> D
             f"{given[0]} is for a file, and data is a {type(data).__name__}; leave it out.",
             field=given[0],
         )
-    return source_named(data)
+    if not callable(getattr(data, "split", None)):
+        raise DataError(
+            f"data is a {type(data).__name__}; expected the name of a source, the path of a table, or a "
+            "source of your own, with name, highlighted_groups and split(seed).",
+            field="data",
+        )
+    return data

@@ -17,10 +17,10 @@ from equidp._files import check_writable
 from equidp._plain import check_fields, check_table, read_toml, read_value, types_in
 from equidp._validate import unknown_name
 from equidp.accounting.risk import RiskTarget
-from equidp.advice.advise import AUTO
 from equidp.errors import DataError, SettingError
 from equidp.policies.methods import MethodLike, known_policies, method_named
 from equidp.policies.setting import settings_of
+from equidp.policies.table import AUTO
 from equidp.runs.config import CardTexts, DatasetLedger, RunData
 from equidp.runs.decision import DecisionOptions
 from equidp.tables.recipe import BESIDE, Column, Recipe, toml_key

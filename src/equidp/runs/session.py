@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self, final
 
 import torch
 
-from equidp.advice.advise import AUTO, Advice
+from equidp.advice.advise import Advice
 from equidp.advice.chosen_plan import (
     ASKED,
     PUBLISHED,
@@ -31,7 +31,7 @@ from equidp.policies.methods import (
     method_named,
 )
 from equidp.policies.setting import settings_of
-from equidp.policies.table import BASELINE, STANDARD
+from equidp.policies.table import AUTO, BASELINE, STANDARD
 from equidp.report.advice import reasons_of
 from equidp.runs.begin import Loaded, PreparedRun, begin_or_continue, check_new, is_stopped
 from equidp.runs.config import TrainConfig
