@@ -32,7 +32,9 @@ atexit.register(end)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("arguments", [["--help"], ["trian"], ["account", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["trian"], ["account", "--help"], ["compare", "--methods", "sgd,dpsgdd"]]
+)
 def test_nothing_heavy_is_loaded(arguments):
     code = f"import sys; sys.argv = ['equidp', *{arguments}]; from equidp.cli import main; main()"
     out, heavy = loaded(code)

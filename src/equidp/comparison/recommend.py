@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +26,8 @@ with require_extra("tables"):
     import pandas as pd
 
 
-class Standing(NamedTuple):
+@dataclass(frozen=True)
+class Standing:
     """Means of a method over all seeds.
 
     Attributes:
@@ -100,11 +101,7 @@ class Recommendation:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        standings = ("worse", "far_behind", "beaten", "wider", "alike")
-        plain = {name: [each._asdict() for each in getattr(self, name)] for name in standings}
-        chosen = None if self.chosen is None else self.chosen._asdict()
-        faults = [each.to_dict() for each in self.faults]
-        return {**vars(self), "chosen": chosen, **plain, "faults": faults, "sure": self.sure}
+        return {**asdict(self), "sure": self.sure}
 
 
 @dataclass(frozen=True, eq=False)

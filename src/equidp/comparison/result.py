@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -277,7 +277,7 @@ class Comparison:
             "results": records(self._costs),
             "differences": records(self.differences()) if self.setup.against else [],
             "references": records(self.references),
-            "judgements": [each.to_dict() for each in self.judgements.values()],
+            "judgements": [asdict(each) for each in self.judgements.values()],
             "tuning": None if tuning is None else {
                 "draws": tuning.draws,
                 "seeds": tuning.seeds,

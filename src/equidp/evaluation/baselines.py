@@ -6,8 +6,8 @@ group, turns costs, gaps and every choice by them around. Tables are those of `e
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -52,10 +52,6 @@ class Judgement:
     def serves(self) -> bool:
         """True where costs and gaps against the baseline say something."""
         return not self.fault
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
 
 
 def baseline_names(results: pd.DataFrame) -> pd.Series:
