@@ -196,6 +196,16 @@ class Advice:
             given=asked,
         )
 
+    @property
+    def reasons(self) -> list[str]:
+        """Sentences on why, and on the settings that were given."""
+        values = {
+            name: f"{value:g}" if isinstance(value, float) else value for name, value in self.given.items()
+        }
+        texts = (f"{name.replace('_', ' ')} {value}" for name, value in values.items())
+        given = f"Given: {', '.join(texts)}." if self.given else ""
+        return [sentence for sentence in (self.evidence, self.caution, given) if sentence]
+
     def plan(self, given: Plan) -> Plan:
         """Plan with these settings and the given task and privacy (`SHARED`); else the given one."""
         if not self.settings:

@@ -32,7 +32,6 @@ from equidp.policies.methods import (
 )
 from equidp.policies.setting import settings_of
 from equidp.policies.table import AUTO, BASELINE, STANDARD
-from equidp.report.advice import reasons_of
 from equidp.runs.begin import Loaded, PreparedRun, begin_or_continue, check_new, is_stopped
 from equidp.runs.config import TrainConfig
 from equidp.runs.folder import RunFolder
@@ -193,7 +192,7 @@ class Session:
         chosen = choose_plan(source, train, data.seed, given, self.settings, method=self.method, level=level)
         taken = chosen.method if self.method == AUTO else self.method
         check_not_fixed(given, taken)
-        reasons = () if chosen.advice is None else tuple(reasons_of(chosen.advice))
+        reasons = () if chosen.advice is None else tuple(chosen.advice.reasons)
         inputs = {
             "features": data.features or chosen.features,
             "binning": data.binning or chosen.binning,
