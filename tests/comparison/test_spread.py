@@ -43,7 +43,7 @@ class Deadly(Cell):
 
     def train(self, data):
         if (folder := Path(os.environ["DEADLY"])).exists():
-            while len(list(folder.iterdir())) < 3:
+            while sum("." not in each.name for each in folder.iterdir()) < 3:  # without locks and drafts
                 pass
             os._exit(9)
         return super().train(data)
