@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset, Subset, TensorDataset, get_worker_info
 
 import equidp
+from equidp.data.dataset import NamedTensors
 from equidp.data.views import Views
 from equidp.errors import DataError, SettingError
 from equidp.kernel.inputs import tensors
@@ -44,6 +45,21 @@ def load(train: object, *samples: list[int], **settings) -> list:
     given = {"views": Views(), **settings}
     loading = Loading.of(train, nn.Linear(1, 1), SeededRandomness(0), **given)
     return list(loading.load(torch.tensor(each, dtype=torch.int64) for each in samples))
+
+
+@pytest.mark.parametrize("sample", [[3, 0, 3], []])
+def test_rows_in_memory_are_taken_at_once_and_are_those_that_are_loaded_singly(sample):
+    inputs, targets, groups = torch.randn(5, 2), torch.arange(5.0), torch.tensor([0, 1, 0, 1, 1]).int()
+    whole, order = TensorDataset(inputs, targets, groups), [4, 2, 0, 1]
+    for train in (whole, Subset(whole, order), Subset(Subset(whole, order), [3, 2, 1, 0])):
+        (known,) = load(train, sample, num_groups=2)
+        (single,) = load(Loaded([train[place] for place in range(len(train))]), sample, num_groups=2)
+        assert all(map(torch.equal, known, single))
+        assert known.groups.dtype == torch.int64
+    named = NamedTensors.of({"x": inputs, "labels": targets})
+    (known,) = load(named, sample)
+    assert torch.equal(known.inputs["x"], inputs[sample])
+    assert torch.equal(known.targets, targets[sample])
 
 
 def test_mappings_and_tuples_keep_their_form_also_when_a_sample_is_empty():
