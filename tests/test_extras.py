@@ -136,7 +136,7 @@ def test_extras_of_the_project_bring_the_packages_of_the_table():
 
 def test_a_missing_package_names_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with raises_field(ImportError, "report", "pip install 'equidp[report]'"), require_extra("report"):
+    with raises_field(ImportError, "report", "pip install '.[report]'"), require_extra("report"):
         import matplotlib  # noqa: F401
     with raises_field(ImportError, "report", "matplotlib"):
         check_extras({"tables": EXTRAS["tables"], "report": EXTRAS["report"]})
@@ -191,7 +191,7 @@ for name in {names}:
 def test_commands_without_their_extra_name_it_and_fail(name, tmp_path):
     done = run("from equidp.cli import main; main()", name, "digits", cwd=tmp_path)
     assert done.returncode == 2
-    assert f"equidp[{app.EXTRAS[name]}]" in done.stderr
+    assert f".[{app.EXTRAS[name]}]" in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
 

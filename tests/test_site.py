@@ -78,7 +78,7 @@ def test_links_lead_to_pages_of_the_site(name, link, rewritten):
 
 @pytest.mark.soak
 def test_the_site_builds_without_a_warning(tmp_path):
-    pytest.importorskip("sphinx", reason="the site is built with equidp[docs]")
+    pytest.importorskip("sphinx", reason="the site is built with the extra docs")
     built = subprocess.run(
         [sys.executable, "-m", "sphinx", "-W", "-q", "-b", "html", str(DOCS), str(tmp_path)],
         capture_output=True,

@@ -67,6 +67,6 @@ def _error(missing: Mapping[str, Collection[str]]) -> MissingExtraError:
     extras = "the extra" if len(missing) == 1 else "the extras"
     return MissingExtraError(
         f"not installed: {', '.join(packages)}; expected the packages of {extras} "
-        f"{', '.join(map(repr, missing))}; run pip install 'equidp[{','.join(missing)}]'.",
+        f"{', '.join(map(repr, missing))}; run pip install '.[{','.join(missing)}]' in equidp's checkout.",
         field=", ".join(missing),
     )

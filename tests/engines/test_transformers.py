@@ -20,8 +20,8 @@ from equidp.errors import ModelError
 from equidp.kernel.inputs import Inputs, taken
 from support.oracle import add_gradients, assert_exact, loss
 
-transformers = pytest.importorskip("transformers", reason="needs the extra: pip install 'equidp[hf]'")
-peft = pytest.importorskip("peft", reason="needs the extra: pip install 'equidp[hf]'")
+transformers = pytest.importorskip("transformers", reason="needs the extra: pip install '.[hf]'")
+peft = pytest.importorskip("peft", reason="needs the extra: pip install '.[hf]'")
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:peft", "ignore::FutureWarning")
 
 N, LENGTH, WORDS = 8, 6, 40

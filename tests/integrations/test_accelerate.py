@@ -11,8 +11,8 @@ from torch.utils.data import TensorDataset
 
 import equidp
 
-accelerate = pytest.importorskip("accelerate", reason="needs the extra: pip install 'equidp[hf]'")
-fabric = pytest.importorskip("lightning.fabric", reason="needs the extra: pip install 'equidp[lightning]'")
+accelerate = pytest.importorskip("accelerate", reason="needs the extra: pip install '.[hf]'")
+fabric = pytest.importorskip("lightning.fabric", reason="needs the extra: pip install '.[lightning]'")
 pytestmark = pytest.mark.soak
 
 

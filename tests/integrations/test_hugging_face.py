@@ -23,8 +23,8 @@ from equidp.ledger.ledger import Ledger
 from equidp.training.collation import Collation
 from support.errors import raises_field
 
-transformers = pytest.importorskip("transformers", reason="needs the extra: pip install 'equidp[hf]'")
-peft = pytest.importorskip("peft", reason="needs the extra: pip install 'equidp[hf]'")
+transformers = pytest.importorskip("transformers", reason="needs the extra: pip install '.[hf]'")
+peft = pytest.importorskip("peft", reason="needs the extra: pip install '.[hf]'")
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:peft", "ignore::FutureWarning")
 
 from huggingface_hub.utils import filter_repo_objects  # noqa: E402

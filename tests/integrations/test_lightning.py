@@ -19,7 +19,7 @@ from support.errors import raises_field
 
 integration = pytest.importorskip(
     "equidp.integrations.lightning",
-    reason="needs the extra: pip install 'equidp[lightning]'",
+    reason="needs the extra: pip install '.[lightning]'",
     exc_type=ImportError,
 )
 lightning, PrivateStrategy = integration.lightning, integration.PrivateStrategy
