@@ -31,6 +31,8 @@ POLICIES = {
     "dpsgd-f": lambda: equidp.DPSGDF(0.5),
     "naive": lambda: equidp.Naive(0.5),
     "global": lambda: equidp.Global(0.5, 2.0),
+    "quantile-bounded": lambda: equidp.QuantileBounded(0.5, lowest_bound=0.4),
+    "automatic": lambda: equidp.Automatic(0.5),
     "softadaclip": lambda: equidp.SoftAdaClip(0.5),
 }
 

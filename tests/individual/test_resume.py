@@ -78,7 +78,8 @@ def test_a_resumed_run_counts_as_one_that_was_never_stopped(tmp_path, quiet, nam
     assert found.guaranteed == expected.guaranteed
 
 
-@pytest.mark.parametrize("name", ["held", "clipping"])
+@pytest.mark.soak
+@pytest.mark.parametrize("name", SETTINGS)
 def test_lost_steps_count_in_full_for_everyone_and_others_exactly(tmp_path, quiet, name):
     trainer, _ = run_in(tmp_path, SETTINGS[name])
     take(trainer, 6)

@@ -12,7 +12,7 @@ import pytest
 
 import equidp
 from equidp.cli.account import account_command
-from equidp.errors import DataError, DataWarning, SettingError
+from equidp.errors import BudgetError, DataError, DataWarning, SettingError
 from equidp.runs.folder import RunFolder
 from equidp.tables.inspect import recipe_toml
 from support.command import equidp_here, people
@@ -212,3 +212,11 @@ def test_a_policy_is_kept_by_its_name_and_settings(people, tmp_path):
         equidp.train(
             people / "people.csv", **ROLES, **LITTLE, method="dpsgd", smoothing=0.5, out=tmp_path / "b"
         )
+
+
+def test_a_ledger_limits_the_runs_on_a_table(people, tmp_path):
+    named = {"ledger": tmp_path / "people.ledger", "ledger_epsilon": 3.5, "ledger_delta": 1e-3}
+    equidp.train(people / "people.csv", **ROLES, **LITTLE, **named, out=tmp_path / "first")
+    with pytest.raises(BudgetError):
+        equidp.train(people / "people.csv", **ROLES, **LITTLE, **named, out=tmp_path / "second")
+    assert not (tmp_path / "second").exists()

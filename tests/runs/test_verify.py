@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -50,6 +50,8 @@ RUNS = {
     ],
     "rates and bounds by group": [(GROUPED, 30), (Event(1.0, 12.0, name="counts"), 1)],
     "steps by two columns": [(GROUPED, 30), (OTHER, 20)],
+    "two kinds of steps by one column": [(GROUPED, 30), (replace(OTHER, column="1"), 20)],
+    "no noise": [(Event(0.05, 0.0), 3)],
     "hardly any noise": [(Event(0.5, 0.01), 5)],
 }
 

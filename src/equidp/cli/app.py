@@ -142,7 +142,8 @@ def check_methods(tokens: Sequence[str]) -> None:
     """
     for token, after in zip_longest(tokens, tokens[1:], fillvalue=""):
         option, equals, value = token.partition("=")
-        for method in names(value if equals else after) if option in ("--method", "--methods") else ():
+        given = value if equals else after if not after.startswith("-") else ""
+        for method in names(given) if option in ("--method", "--methods") else ():
             if method not in (AUTO, *METHODS) and not is_import_path(method):
                 raise unknown_name("method", method, METHODS)
 

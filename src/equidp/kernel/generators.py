@@ -43,6 +43,7 @@ def from_the_system(*devices: torch.device) -> Iterator[None]:
     | NumPy's and Python's (`np.random.rand`, `random.random`) | seeds of 512 bits |
     | of a worker process of a DataLoader | the same, from the worker's start (`fill_from_the_system`) |
     | another generator object, or one that is seeded inside | not covered |
+    | a `np.random.Generator` of `np.random.get_bit_generator()` | not covered |
 
     One thread is inside at a time, others wait; a thread may enter again. The caller's states come back also
     if an error ends what runs inside, except for the normal number that NumPy stores after an odd number of
@@ -95,11 +96,13 @@ def _numpy_apart() -> Iterator[None]:
     """Give the functions of `np.random` another generator inside; the caller's stays as it is."""
     read, write = np.random.get_bit_generator, np.random.set_bit_generator  # type: ignore[attr-defined]
     before, spare = read(), _spares.pop() if _spares else MT19937()
-    write(spare)
+    with before.lock:  # nobody draws from it at this moment
+        write(spare)
     try:
         yield
     finally:
-        write(before)
+        with spare.lock:
+            write(before)
         _spares.append(spare)
 
 

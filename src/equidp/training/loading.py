@@ -129,11 +129,17 @@ def taker_of(train: object) -> Take | None:
     elif type(train) is TensorDataset:
         columns = train.tensors
     elif type(train) is Subset and (take := taker_of(train.dataset)) is not None:
-        kept = torch.as_tensor(train.indices)
+        kept = _places(train)
         return lambda places: take(kept[places])
     else:
         return None
     return lambda places: map_tensors(lambda each: each.index_select(0, places.to(each.device)), columns)
+
+
+def _places(train: Subset[Any]) -> Tensor:
+    """Return where the rows of a part stand in the whole, [n]; numbers below 0 count from the end."""
+    places = torch.tensor([int(place) for place in train.indices], dtype=torch.int64)
+    return torch.where(places < 0, places + len(train.dataset), places)  # type: ignore[arg-type]
 
 
 def take_batches(take: Take, samples: Iterable[Tensor]) -> Iterator[Batch]:
@@ -209,7 +215,7 @@ def column(train: Any, place: int) -> Any:
     """
     if isinstance(train, Subset):
         whole = column(train.dataset, place)
-        return None if whole is None else taken(whole, torch.as_tensor(train.indices))
+        return None if whole is None else taken(whole, _places(train))
     if isinstance(train, GroupedDataset):
         return (train.inputs, train.trained_targets, train.groups)[place]
     if isinstance(train, NamedTensors):
