@@ -107,8 +107,8 @@ def test_noisy_sums_are_on_the_grid_of_their_noise_and_the_same(device):
 
 @pytest.mark.soak
 def test_commands_take_a_device(command, tmp_path, device):
-    rows = np.random.default_rng(0).normal(size=(400, 2))
-    lines = [f"{a:.3f},{b:.3f},{'yes' if a > 0 else 'no'},{'x' if b > 0 else 'y'}" for a, b in rows]
+    rows = np.random.default_rng(0).normal(size=(400, 3))
+    lines = [f"{a:.3f},{b:.3f},{'yes' if a > c else 'no'},{'x' if b > 0 else 'y'}" for a, b, c in rows]
     (tmp_path / "people.csv").write_text("\n".join(["a,b,answer,group", *lines]))
     table = ["people.csv", "--target", "answer", "--group", "group", "--epochs", "1", "--batch-size", "64"]
     for arguments in (
