@@ -145,11 +145,10 @@ def measure_alone(subject: Subject, threads: int, asked: argparse.Namespace) -> 
 
 def _take_turns(every: Sequence[Turns], rounds: int) -> None:
     ready = [each for each in every if not each.refused]
-    slowest = max((each.time(2) for each in ready), default=1.0)
-    steps = max(1, round(TURN_SECONDS / slowest))
+    steps = {each.name: max(1, round(TURN_SECONDS / each.time(2))) for each in ready}
     for _ in range(rounds):
         for each in random.sample(ready, len(ready)):
-            each.seconds.append(each.time(steps))
+            each.seconds.append(each.time(steps[each.name]))
 
 
 def table(subject: Subject, threads: int, every: Sequence[Turns]) -> str:
