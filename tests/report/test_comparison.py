@@ -267,11 +267,11 @@ def test_a_recommendation_says_how_sure_it_is_and_how_the_others_compare():
     assert unsure.startswith("At epsilon 1: take fair: accuracy")
     assert "This is not certain; more seeds would help. Not clearly different" in unsure
     assert "No better than one constant prediction: silent." in unsure
-    beaten = recommendation(**given, beaten=(poor._replace(by="fair"),))
+    beaten = recommendation(**given, beaten=(replace(poor, by="fair"),))
     assert "another method is on average at least as good in every group: poor, behind fair." in beaten
     assert "by more than the tolerance on average: poor" in recommendation(**given, far_behind=(poor,))
     assert "No other method was compared." in recommendation(**given)
-    many = tuple(poor._replace(label=str(at)) for at in range(6))
+    many = tuple(replace(poor, label=str(at)) for at in range(6))
     assert "3 (15.2), and 2 more." in recommendation(**given, worse=many)
 
 
