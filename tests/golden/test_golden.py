@@ -14,31 +14,15 @@ from typing import Any
 
 import pytest
 
-from tests.golden.cases import DRIVERS, METHODS, SECTIONS, WAYS, attempt, needs_adult
+from tests.golden.cases import SECTIONS, attempt, needs_adult
 
 VALUES = json.loads(Path(__file__).with_name("values.json").read_text(encoding="utf-8"))
 NUMBER = re.compile(r"-?\d+\.\d{6,}(e[-+]?\d+)?")
 QUICK = {"digits dpsgd, plain", "digits dpsgd-f, rates", "one step", "dates.csv", "1 and 1.0.csv"}
-
-
-def is_run(section: str, name: str) -> bool:
-    """Return whether a case runs here; benchmarks/golden.py runs all.
-
-    Of trajectories, each method runs plainly on both datasets, and by each other way on one of them: by half
-    of the ways on digits and by the other half, with EQUIDP_DATA, on Adult; the halves change from method to
-    method, so that each way is taken by six or seven methods on either dataset.
-    """
-    method, _, way = name.partition(" ")[2].partition(", ")
-    if section != "trajectories" or method not in METHODS or way not in (others := [*WAYS[1:], *DRIVERS]):
-        return True
-    return (METHODS.index(method) + others.index(way)) % 2 == needs_adult(name)
-
-
 CASES = [
     pytest.param(section, name, marks=() if name in QUICK else pytest.mark.soak, id=f"{section}: {name}")
     for section, cases in VALUES.items()
     for name in cases
-    if is_run(section, name)
 ]
 
 
