@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from equidp.comparison.recommend import Recommendation, recommendations
+from equidp.comparison.recommend import Recommendation, recommend_methods
 from equidp.evaluation.costs import privacy_costs
 from equidp.evaluation.metrics import METRICS
 
@@ -41,7 +41,7 @@ def results(methods: dict[str, tuple[float, float]], *, seeds=SEEDS, noise=0.004
 def recommended(table: pd.DataFrame, metric: str = "accuracy") -> tuple[Recommendation, ...]:
     found = METRICS[metric]
     costs = privacy_costs(table, "sgd", found)
-    return recommendations(costs, found, 0.05)
+    return recommend_methods(costs, found, 0.05)
 
 
 def test_of_methods_that_are_as_accurate_the_one_with_the_smallest_gap_is_taken():

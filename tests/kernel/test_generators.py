@@ -104,7 +104,7 @@ def test_the_whole_state_is_the_systems(state):
 SOURCES = {
     "torch": lambda: torch.rand(3).tolist(),
     "NumPy": lambda: np.random.rand(3).tolist(),  # noqa: NPY002
-    "NumPy's normal numbers, of which it stores every second": lambda: np.random.randn(4).tolist(),  # noqa: NPY002
+    "NumPy's normal numbers, in pairs": lambda: np.random.randn(4).tolist(),  # noqa: NPY002
     "Python": lambda: [random.random() for _ in range(3)],
     "Python's normal numbers, of which it stores one": lambda: [random.gauss(0, 1)],
 }

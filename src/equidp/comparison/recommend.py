@@ -124,7 +124,9 @@ class _Kind:
         return bool(overall and (self.by_group - other.by_group).dropna().ge(0).all())
 
 
-def recommendations(costs: pd.DataFrame, metric: Metric, gap_tolerance: float) -> tuple[Recommendation, ...]:
+def recommend_methods(
+    costs: pd.DataFrame, metric: Metric, gap_tolerance: float
+) -> tuple[Recommendation, ...]:
     """Return a recommendation for each target epsilon.
 
     Args:

@@ -15,7 +15,7 @@ import numpy as np
 from equidp._extras import require_extra
 from equidp._files import write_whole
 from equidp.advice.chosen_plan import SettingRow
-from equidp.comparison.recommend import Recommendation, recommendations
+from equidp.comparison.recommend import Recommendation, recommend_methods
 from equidp.comparison.tune import Tuning
 from equidp.diagnostics import Diagnosis, Diagnostics
 from equidp.evaluation.baselines import Judgement, baseline_names, judge_baselines
@@ -195,7 +195,7 @@ class Comparison:
 
     @cached_property
     def _recommendations(self) -> tuple[Recommendation, ...]:
-        return recommendations(self._costs, self.metric, self.setup.gap_tolerance)
+        return recommend_methods(self._costs, self.metric, self.setup.gap_tolerance)
 
     def recommendation(self) -> tuple[Recommendation, ...]:
         """Recommended method at each target epsilon, how sure it is, and how the others compare."""

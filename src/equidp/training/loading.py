@@ -121,19 +121,22 @@ def taker_of(train: object) -> Take | None:
     >>> taker_of(Subset(TensorDataset(torch.zeros(4, 1), torch.arange(4)), [3, 1]))(torch.tensor([1]))
     (tensor([[0.]]), tensor([1]))
     """
-    columns: Any
-    if isinstance(train, GroupedDataset):
-        columns = train.inputs, train.trained_targets, train.groups
-    elif isinstance(train, NamedTensors):
-        columns = train.inputs, train.labels
-    elif type(train) is TensorDataset:
-        columns = train.tensors
-    elif type(train) is Subset and (take := taker_of(train.dataset)) is not None:
+    if type(train) is Subset and (take := taker_of(train.dataset)) is not None:
         kept = _places(train)
         return lambda places: take(kept[places])
-    else:
-        return None
+    columns = _columns(train)
+    if columns is None or (isinstance(train, TensorDataset) and type(train) is not TensorDataset):
+        return None  # a class of the user's may change its rows
     return lambda places: map_tensors(lambda each: each.index_select(0, places.to(each.device)), columns)
+
+
+def _columns(train: object) -> tuple[Any, ...] | None:
+    """Return inputs, targets and perhaps groups of all rows that are held as tensors; None: they are not."""
+    if isinstance(train, GroupedDataset):
+        return train.inputs, train.trained_targets, train.groups
+    if isinstance(train, NamedTensors):
+        return train.inputs, train.labels
+    return train.tensors if isinstance(train, TensorDataset) else None
 
 
 def _places(train: Subset[Any]) -> Tensor:
@@ -216,12 +219,8 @@ def column(train: Any, place: int) -> Any:
     if isinstance(train, Subset):
         whole = column(train.dataset, place)
         return None if whole is None else taken(whole, _places(train))
-    if isinstance(train, GroupedDataset):
-        return (train.inputs, train.trained_targets, train.groups)[place]
-    if isinstance(train, NamedTensors):
-        return (train.inputs, train.labels, None)[place]
-    if isinstance(train, TensorDataset):
-        return train.tensors[place] if place < len(train.tensors) else None
+    if (columns := _columns(train)) is not None:
+        return columns[place] if place < len(columns) else None
     if isinstance(train, list | tuple) and place:
         try:
             return torch.as_tensor([row[place] for row in train])
