@@ -11,11 +11,15 @@ from typing import Any, final
 import numpy as np
 import pandas as pd
 
-from equidp import Comparison, Diagnostics, compare, default_plan
+from equidp import Comparison, Diagnostics, Policy, compare, default_plan
 from equidp.comparison.cells import ExampleEpsilons
 from equidp.data.dataset import ALL
 from papers import ablation
+from papers.reproduction.fairlens import FairLens
 from papers.reproduction.item import COLUMNS, Request
+
+_OWN: Mapping[str, type[Policy]] = {"FairLens": FairLens}
+"""Methods that equidp does not have."""
 
 
 @final
@@ -59,7 +63,7 @@ class Compared:
         """Train what is not kept; return a row per figure and seed, `COLUMNS`, and seconds of all runs."""
         comparison = compare(
             self.data,
-            methods=self.methods,
+            methods=[_OWN.get(name, name) for name in self.methods],
             seeds=request.seeds,
             plan="published",
             changes=[] if self.sweep is None else [{self.sweep[0]: value} for value in self.sweep[1]],

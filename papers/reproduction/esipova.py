@@ -54,8 +54,8 @@ class Data:
 
 
 MNIST = Data("mnist-esipova", "MNIST", ("2", "8"), 1000, 1.0, 2.5, seeds=3)
-ADULT = Data("adult-esipova", "Adult", ("Male", "Female"), 250, 0.1, 0.3, methods=(*METHODS, "fairlens"))
-DUTCH = Data("dutch-esipova", "Dutch", ("Male", "Female"), 500, 0.05, 0.1, methods=(*METHODS, "fairlens"))
+ADULT = Data("adult-esipova", "Adult", ("Male", "Female"), 250, 0.1, 0.3, methods=(*METHODS, "FairLens"))
+DUTCH = Data("dutch-esipova", "Dutch", ("Male", "Female"), 500, 0.05, 0.1, methods=(*METHODS, "FairLens"))
 
 
 _ALL_FOUR = ("accuracy", "loss", "privacy_cost", "excessive_risk")
@@ -151,7 +151,7 @@ def _table(
             *more,
         ),
         plots=(Bars("Privacy cost by group", "privacy_cost", "privacy cost"),),
-        notes=(_COPY, _FAIRLENS) if "fairlens" in data.methods else (_COPY,),
+        notes=(_COPY, _FAIRLENS) if "FairLens" in data.methods else (_COPY,),
     )
 
 

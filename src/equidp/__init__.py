@@ -32,7 +32,6 @@ _HOMES = {
     "policies.checks": "check_policy",
     "policies.dpsgd": "DPSGD",
     "policies.dpsgd_f": "DPSGDF DPSGDFCode",
-    "policies.fairlens": "FairLens",
     "policies.global_": "Global",
     "policies.global_adapt": "GlobalAdapt",
     "policies.naive": "Naive",

@@ -37,7 +37,6 @@ from equidp.policies.automatic import Automatic as Automatic
 from equidp.policies.checks import check_policy as check_policy
 from equidp.policies.dpsgd import DPSGD as DPSGD
 from equidp.policies.dpsgd_f import DPSGDF as DPSGDF, DPSGDFCode as DPSGDFCode
-from equidp.policies.fairlens import FairLens as FairLens
 from equidp.policies.global_ import Global as Global
 from equidp.policies.global_adapt import GlobalAdapt as GlobalAdapt
 from equidp.policies.naive import Naive as Naive

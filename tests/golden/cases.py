@@ -39,6 +39,7 @@ import equidp
 from equidp.data import Recipe, open_source
 from equidp.errors import DataWarning, EquidpError
 from equidp.training.plan import account
+from papers.reproduction.fairlens import FairLens
 from support.odd_tables import ODD, Odd, save, stated
 from support.processes import together
 
@@ -112,7 +113,7 @@ def model_of(rows: equidp.GroupedDataset) -> nn.Module:
 
 def settings_of(method: str, data: str, way: str = "plain") -> dict[str, Any]:
     """Arguments of a Trainer, without model and optimizer."""
-    policy = equidp.METHODS[method].policy()
+    policy = FairLens() if method == "fairlens" else equidp.METHODS[method].policy()
     names = rows_of(data).group_names
     given: dict[str, Any] = {
         "method": policy,

@@ -17,7 +17,8 @@ from equidp.kernel.event import Event
 from equidp.kernel.noise import SeededRandomness
 from equidp.kernel.policy import Policy, Setting
 from equidp.kernel.step import PrivateStep
-from equidp.policies import DPSGD, FairLens
+from equidp.policies import DPSGD
+from papers.reproduction.fairlens import FairLens
 from support.errors import raises_field
 from support.given_gradients import GivenGradients
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equidp.errors import PolicyError
+from equidp.errors import EquidpError, PolicyError
 from equidp.kernel.bounding import example_rows, example_weights, group_bounds
 from equidp.kernel.policy import Policy, Setting, checked_state, copy_state
 from equidp.policies.by_group import values_in
@@ -51,7 +51,7 @@ def check_policy(policy: Policy, num_groups: int = 2, *, noise_multiplier: float
             _check_rules(policy, state, norms, groups, num_groups)
             if policy.statistics_ratio is not None:
                 state = _next_state(policy, state, norms[:1], groups[:1], generator)
-    except PolicyError:
+    except EquidpError:
         raise
     except Exception as error:
         raise PolicyError(f"{name} failed with {type(error).__name__}: {error}", field="policy") from error

@@ -83,11 +83,6 @@ METHODS: dict[str, Method] = {
         "DPSGD-F as its authors ran it: ratios to the mean over groups",
         statistics_ratio=10.0,
     ),
-    "fairlens": Method(
-        "fairlens:FairLens",
-        "penalises what makes two groups lose differently; small models, functional engine (Tran 2021)",
-        statistics_ratio=10.0,
-    ),
     "naive": Method("naive:Naive", "reweights groups by size; a baseline (Xu 2021)", statistics_ratio=10.0),
     "global": Method(
         "global_:Global",

@@ -13,7 +13,7 @@ from equidp.engines import dataset_norms
 from equidp.errors import SettingError
 from equidp.kernel.bounding import example_context
 from equidp.ledger.ledger import Ledger
-from equidp.policies import FairLens
+from papers.reproduction.fairlens import FairLens
 from support.errors import raises_field
 from support.toy import make_trainer, toy
 

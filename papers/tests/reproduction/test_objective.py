@@ -13,9 +13,8 @@ from equidp.engines.functional import FunctionalEngine
 from equidp.errors import ModelError
 from equidp.kernel.bounding import example_context
 from equidp.kernel.policy import Setting
-from equidp.policies import FairLens
-from equidp.policies.fairlens import closeness
 from equidp.training.trial import try_objective
+from papers.reproduction.fairlens import FairLens, closeness
 from support.errors import raises_field
 from support.oracle import add_gradients
 

@@ -1,20 +1,22 @@
-"""FairLens: penalties on what makes groups lose differently (Tran, Dinh, Fioretto, NeurIPS 2021)."""
+"""FairLens: penalties on what makes groups lose differently (Tran, Dinh, Fioretto, NeurIPS 2021).
+
+A method of one's own that changes losses: see docs/own-method.md.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.func import grad_and_value
 from torch.nn.functional import one_hot
 
-from equidp.errors import ModelError, SettingError
-from equidp.kernel.engine import Context, LossOfExample
-from equidp.kernel.policy import Setting
-from equidp.policies.setting import STATISTICS_RATIO, Bounded, setting
+from equidp import ModelError, Policy, Setting, SettingError
+from equidp.extend import check_number
 
 _ROW = math.sqrt(3)
 _LARGEST = 1e9
@@ -37,7 +39,7 @@ class GroupTerms(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FairLens(Bounded):
+class FairLens(Policy):
     """DP-SGD on losses with penalties for groups that differ from the average, in slope and in closeness.
 
     Minimises L + g1 sum_a |s_a - s| + g2 sum_a |h_a - h|: s averages <g_i, u> for the last private update's
@@ -50,28 +52,43 @@ class FairLens(Bounded):
     Statistics: (1, s_i / C within [-1, 1], h_i) / sqrt(3) in the cells of the example's group. Sensitivity:
     C.
 
+    Attributes:
+        clipping_bound: C.
+        statistics_ratio: noise multiplier of the statistics over that of the gradients.
+        smoothing: weight in [0, 1) of earlier statistics in a moving average of released ones.
+        slope_penalty: weight g1 of the penalty on how unlike the groups' slopes along updates are.
+        boundary_penalty: weight g2 of the penalty on how unlike the groups are in closeness to the boundary.
+        min_count: least released count of a group; it limits the penalties' factors.
+
+    Raises:
+        SettingError: a setting outside its range.
+
     Example:
-        >>> import equidp
-        >>> equidp.FairLens(clipping_bound=0.5).boundary_penalty
+        >>> FairLens(clipping_bound=0.5).boundary_penalty
         1.0
     """
 
-    statistics_ratio: float = setting(10.0, STATISTICS_RATIO)
-    smoothing: float = setting(
-        0.9,
-        "Weight in [0, 1) of earlier statistics in a moving average of released ones; 0: the last alone.",
-        "[0, 1)",
-        ", 0 for none",
-    )
-    slope_penalty: float = setting(
-        1.0, "Weight g1 of the penalty on how unlike the groups' slopes along updates are.", "[0, inf)"
-    )
-    boundary_penalty: float = setting(
-        1.0, "Weight g2 of the penalty on how unlike the groups are in closeness to the boundary.", "[0, inf)"
-    )
-    min_count: float = setting(1.0, "Least released count of a group; it limits the penalties' factors.")
+    clipping_bound: float = 1.0
+    statistics_ratio: float = 10.0
+    smoothing: float = 0.9
+    slope_penalty: float = 1.0
+    boundary_penalty: float = 1.0
+    min_count: float = 1.0
     needs_groups: ClassVar[bool] = True
     loss_terms: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        check_number(
+            "(0, inf)",
+            clipping_bound=self.clipping_bound,
+            statistics_ratio=self.statistics_ratio,
+            min_count=self.min_count,
+        )
+        check_number("[0, 1)", smoothing=self.smoothing)
+        check_number("[0, inf)", slope_penalty=self.slope_penalty, boundary_penalty=self.boundary_penalty)
+
+    def bound(self, state: Any, group: Tensor) -> float:
+        return self.clipping_bound
 
     def init(self, setting: Setting) -> GroupTerms:
         if setting.num_groups != 2:
@@ -94,11 +111,14 @@ class FairLens(Bounded):
             torch.tensor(setting.expected_batch_size, dtype=torch.float64),
         )
 
-    def context(self, state: GroupTerms, group: Tensor) -> Context:
+    def context(self, state: GroupTerms, group: Tensor) -> tuple[Tensor, Tensor]:
         return self._factors(state)[group], state.direction
 
     def objective(
-        self, loss: LossOfExample, parameters: dict[str, Tensor], context: Context
+        self,
+        loss: Callable[[dict[str, Tensor]], tuple[Tensor, Any]],
+        parameters: dict[str, Tensor],
+        context: tuple[Tensor, ...],
     ) -> tuple[Tensor, Tensor]:
         factors, direction = context
         # Two backward passes: torch differentiates tangents of LayerNorm wrongly.
