@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+import equidp.report.card  # noqa: F401 - once, not in each child
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.noise import SeededRandomness, SystemRandomness
 from equidp.kernel.step import PrivateStep

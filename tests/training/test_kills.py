@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from support.bins import COARSE_BINS, round_privacy_losses
 from support.kills import KINDS, kill_over_and_over
 from support.kills_of_several import TallyOfSeveral, kill_one_of_several
 
@@ -37,7 +38,7 @@ def test_ten_kills_of_one_of_several_processes(tmp_path):
 
 def apart(kill: Any, *arguments: Any, **settings: Any) -> Any:
     """In a fresh process: one whose autograd has threads cannot be forked, and other tests give it some."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, get_context("spawn"), round_privacy_losses, (COARSE_BINS,)) as pool:
         return pool.submit(kill, *arguments, **settings).result()
 
 
