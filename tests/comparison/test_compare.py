@@ -299,6 +299,7 @@ def with_batchnorm(shape, classes):
         ({"methods": ["dpsgdf"]}, SettingError, "method"),
         ({"methods": ["sgd"]}, SettingError, "methods"),
         ({"methods": [Mine(), Double()]}, SettingError, "methods"),
+        ({"methods": ["dpsgd", "dpsgd"]}, SettingError, "methods"),
         ({"seeds": None}, SettingError, "seeds"),
         ({"seeds": 0}, SettingError, "seeds"),
         ({"methods": "dpsgd"}, SettingError, "methods"),

@@ -31,7 +31,7 @@ def findings_of(comparison: Comparison) -> list[str]:
 def test_clear_differences_are_named_with_their_figures():
     pays, narrows, holds = findings_of(made_up(CLEAR, spread=0.001))
     assert re.fullmatch(
-        r"Privacy by dpsgd costs group b most: (39|40)\.\d points of accuracy, "
+        r"Under dpsgd, privacy costs group b most: (39|40)\.\d points of accuracy, "
         r"where group a loses [12]\.\d\.",
         pays,
     )

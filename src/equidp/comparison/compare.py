@@ -497,7 +497,7 @@ def check_metric(metric: Metric, decision: Decision, test: GroupedDataset) -> No
         name, reason = next((name, reason) for name, reason in reasons.items() if reason)
         raise SettingError(
             f"metric {metric.name!r} is defined in fewer than two groups of the test set (group {name}: "
-            f"{reason}), so no gap can be taken; choose another metric, such as accuracy, or other groups.",
+            f"{reason}), so no gap can be taken; choose other groups, or another metric.",
             field="metric",
         )
 

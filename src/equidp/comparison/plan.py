@@ -298,11 +298,9 @@ def private_variants(
             "the plan (--delta).",
             field="delta",
         )
-    methods = [
-        choice.shared.method if each == AUTO else each
-        for each in asked.methods
-        if each != AUTO or (choice.automatic is None)
-    ]
+    methods = [each for each in asked.methods if each != AUTO]
+    if AUTO in asked.methods and choice.automatic is None and choice.shared.method not in methods:
+        methods.insert(asked.methods.index(AUTO), choice.shared.method)
     variants: list[Variant] = []
     targets: Sequence[float | None] = choice.epsilons or (None,)
     shown = {epsilon: {"epsilon": epsilon} if len(targets) > 1 else {} for epsilon in targets}
@@ -441,8 +439,11 @@ def named_methods(methods: Sequence[MethodLike], *, alone: bool = False) -> dict
         if method == AUTO:
             continue
         method_named(method)
-        if name_of(method) != BASELINE and method not in chosen:
-            chosen.append(method)
+        if name_of(method) == BASELINE:
+            continue
+        if method in chosen:
+            raise SettingError(f"methods has {name_of(method)!r} twice; leave one out.", field="methods")
+        chosen.append(method)
     if len(chosen) == 1 and AUTO not in methods and not alone:
         raise SettingError(
             f"methods={list(methods)}; expected at least one private method beside {BASELINE!r}.",

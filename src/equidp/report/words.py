@@ -182,12 +182,12 @@ def _uninformative_sentences(summary: Summary) -> list[str]:
         always = f"Always predicting {largest!r} would be correct for {points(share)}% of the test examples. "
     ranking = ""
     if "auc" in summary.costs and metric.name != "auc":
-        ranking = "Their ranking may be informative: --metric auc measures what privacy costs it. "
+        ranking = " Their ranking may still say something: --metric auc measures what privacy costs it."
     are = "is" if len(labels) == 1 else "are"
     return [
-        f"{always}By {metric.label}, {', '.join(labels)} {are} no better than one constant prediction: what "
-        f"privacy costs such a model says nothing. {ranking}Or try more epochs, another learning rate or a "
-        "larger epsilon."
+        f"{always}By {metric.label}, {', '.join(labels)} {are} no better than one constant prediction, so "
+        "what privacy costs says nothing. Try more epochs, another learning rate or a larger "
+        f"epsilon.{ranking}"
     ]
 
 
@@ -251,11 +251,13 @@ def _costliest_group_sentence(summary: Summary, kind: Kind) -> str:
     if math.isnan(low):
         equal = text(mean) == text(0.0)
         most = "no group more than the others" if equal else f"group {worst} most: {loses}"
-        return f"In this one run, privacy by {name} costs {most}. One run shows no tendency; use more seeds."
+        return (
+            f"In this one run under {name}, privacy costs {most}. One run shows no tendency; use more seeds."
+        )
     if low > 0 and mean > _TOO_LITTLE:
-        return f"Privacy by {name} costs group {worst} most: {loses}."
+        return f"Under {name}, privacy costs group {worst} most: {loses}."
     return (
-        f"Under {name} no group clearly loses more than the others; group {worst} loses most, {loses}, "
+        f"Under {name}, no group clearly loses more than the others; group {worst} loses most, {loses}, "
         "within the variation between seeds."
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -30,7 +30,7 @@ def compare(
     data: str | os.PathLike[str] | DataSource | None = None,
     methods: Sequence[MethodLike] = DEFAULT_METHODS,
     *,
-    epsilon: float | Sequence[float] = (),
+    epsilon: float | Sequence[float] | None = None,
     seeds: int | Sequence[int] = 5,
     tune: int | None = None,
     plan: Plan | str | None = None,
@@ -60,7 +60,7 @@ def compare(
         methods: names from `equidp.METHODS`, import paths such as "my_module:MyPolicy", and your own
             policies. "auto" is the recommended method. Where `plan` gives the others other settings than the
             recommended ones, "auto" is a method of its own by these.
-        epsilon: targets, one or several; noise is calibrated to each of them; none: the plan's noise
+        epsilon: targets, one or several; noise is calibrated to each of them; None: the plan's noise
             multiplier, or epsilon 3 where settings are recommended and no noise multiplier is given.
         seeds: how many seeds (0, 1, ...), or which.
         tune: how many settings of each method are tried: the plan's own, and random ones, of which methods
@@ -105,7 +105,7 @@ def compare(
     asked, source = comparison_of(
         RunFile.of(config, options),
         data,
-        epsilons=(epsilon,) if isinstance(epsilon, int | float) else tuple(epsilon),
+        epsilons=tuple(epsilon) if isinstance(epsilon, Iterable) else () if epsilon is None else (epsilon,),
         methods=methods,
         seeds=seeds,
         tune=tune,
