@@ -99,7 +99,7 @@ def test_a_log_that_fails_loses_no_step():
 
 def documented_callback(service: str) -> equidp.Callback:
     """The callback of the documentation's block on a service."""
-    page = (Path(__file__).parents[2] / "docs" / "logging.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "integrations.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     (block,) = [each for each in blocks if re.search(rf"^(from|import) .*{service}", each, re.MULTILINE)]
     names: dict = {}
