@@ -2,9 +2,9 @@
 Choose epsilon, and see what each group pays
 ============================================
 
-How small can epsilon be for a model that is still useful, and for whom is it useful? This page trains one
-model at four epsilons, draws what an attacker can achieve at most and what each group gets, and then asks
-how much of its epsilon each group used.
+How small can epsilon be while the model is still useful, and useful to whom? This page trains one model at
+four epsilons and plots what an attacker can achieve at most, and the accuracy of each group. Then it asks how
+much of its epsilon each group used.
 """
 
 import warnings
@@ -19,9 +19,9 @@ from equidp.training.plan import account
 # %%
 # Public or past data first
 # -------------------------
-# Choosing epsilon by results on the private data costs privacy that nobody counts. So choose on other data
-# of the same kind; here they are simulated: 4,000 people to train on, and as many to test on. One in ten
-# belongs to a group in which the outcome depends on other inputs.
+# If you choose epsilon by results on the private data, that costs privacy that nobody counts. Use other data
+# of the same kind instead. Here the data is simulated: 4,000 people to train on, and 4,000 to test on. One in
+# ten belongs to a group whose outcome depends on other inputs.
 
 
 def draw_people(n, seed):
@@ -41,8 +41,8 @@ EPSILONS = (0.5, 1.0, 3.0, 8.0)
 # %%
 # What an attacker can achieve at most
 # ------------------------------------
-# For each epsilon, ``account`` works out the noise of the planned training and bounds every attack that
-# asks who was in the data. No data is needed. The diagonal is guessing.
+# For each epsilon, ``account`` computes the noise of the planned training, and a bound on every attack that
+# tries to find out who was in the data. It needs no data. The diagonal is guessing.
 
 rates = tuple(np.logspace(-3, -0.01, 25))
 figure, panel = plt.subplots(figsize=(5.6, 3.4), layout="constrained")
@@ -61,8 +61,7 @@ plt.show()
 # %%
 # What each group gets
 # --------------------
-# Two trainings at each epsilon, and the average of their accuracies. The dashed lines are the same model
-# without privacy.
+# Average accuracy of two trainings at each epsilon. Dashed lines show the same model without privacy.
 
 warnings.simplefilter("ignore", equidp.errors.PrivacyWarning)  # seeds, which are for examples alone, warn
 
@@ -96,12 +95,12 @@ for epsilon, values in zip(EPSILONS, private, strict=True):
 print(f"without privacy: usual {plain[0]:.1f}%, rare {plain[1]:.1f}%")
 
 # %%
-# The rare group needs a larger epsilon than the usual one: what is learned from few examples is lost first.
+# The rare group needs a larger epsilon than the usual one, because noise hides first what few examples show.
 #
 # Settings before epsilon
 # -----------------------
-# Before you give people less protection, look at the settings. With a clipping bound of 1 in place of 4,
-# the long gradients of the rare group are cut most, and a larger epsilon hardly helps it:
+# Before you give people less protection, check the settings. A clipping bound of 1 instead of 4 cuts the long
+# gradients of the rare group most. Then even a larger epsilon hardly helps that group:
 
 short = {"clipping_bound": 1.0, "learning_rate": 1.0}
 for epsilon in (3.0, 8.0):
@@ -111,10 +110,9 @@ for epsilon in (3.0, 8.0):
 # %%
 # How much of its epsilon each group used
 # ---------------------------------------
-# Epsilon is the same for all, and holds for everyone. Few examples use all of it: ``Individual``
-# has the run add up what each example's own gradients could reveal. The accounts of single examples are
-# private; ``release_by_group`` publishes the mean of each group, with noise, for a further epsilon that the
-# ledger is charged.
+# Epsilon holds for everyone, but few examples use all of it. With ``Individual``, the run adds up what each
+# example's own gradients could reveal. These accounts are private. ``release_by_group`` publishes the mean
+# of each group with noise, and charges the ledger a further epsilon for it.
 
 data = equidp.GroupedDataset(
     torch.tensor(X, dtype=torch.float32),
@@ -142,5 +140,5 @@ print(released)
 print(f"epsilon of everyone: {run.epsilon():.2f}, and with the release {trainer.run().epsilon():.2f}")
 
 # %%
-# The rare group's examples use more of their epsilon: the model fits them worse, so their gradients are
-# longer. The mean is no guarantee to anyone; the epsilon of the run is.
+# Examples of the rare group use more of their epsilon: the model fits them worse, so their gradients are
+# longer. The mean guarantees nothing to anyone. Only the epsilon of the run does.

@@ -2,8 +2,8 @@
 A method of your own, compared fairly
 =====================================
 
-Which of two methods is better often depends on who tuned which with more care. This page writes a method,
-checks that its promise holds, and compares it with DP-SGD, both tuned with equal effort.
+Which of two methods wins often depends on which one was tuned more carefully. This page writes a method,
+checks it, and compares it with DP-SGD. Both are tuned with the same effort.
 """
 
 import tempfile
@@ -23,9 +23,9 @@ from equidp.policies.ranges import Uniform
 # %%
 # The method
 # ----------
-# It clips the gradients of group 0 at a share of the bound of the others, so that a large group cannot
-# drown a small one. ``weight`` sees the norm and group of one example. ``sensitivity`` says how long a
-# weighted gradient can be: the noise goes by it.
+# It clips gradients of group 0 to a share of the others' bound, so that a large group cannot drown out a
+# small one. ``weight`` gets the norm and group of one example. ``sensitivity`` is the longest that a weighted
+# gradient can be, and the noise is proportional to it.
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class LowerForFirst(equidp.Policy):
 # %%
 # Is it sound?
 # ------------
-# ``check_policy`` tries extreme norms, all groups and absurd releases. The method passes; one that promises
-# less than it lets through does not, and the error says where.
+# ``check_policy`` tries extreme norms, all groups and absurd releases. The method passes. A method that
+# understates its sensitivity fails, and the error says where.
 
 equidp.check_policy(LowerForFirst(), num_groups=2)
 
@@ -69,7 +69,7 @@ except equidp.PolicyError as error:
 # %%
 # Data
 # ----
-# 4,000 simulated people; in the small group the outcome depends on other columns.
+# 4,000 simulated people. In the small group, the outcome depends on other columns.
 
 rng = np.random.default_rng(0)
 values = rng.normal(size=(4000, 6))
@@ -85,10 +85,10 @@ source = open_source(str(folder / "people.csv"), target="outcome", group="group"
 # %%
 # Compare with equal tuning
 # -------------------------
-# ``tune=4`` tries four settings of each method on parts of the training set: the plan's own, and three
-# random ones. The class is given, not an object: an object would keep its settings. The best of each method
-# is trained on new seeds, and ``against`` states differences paired by seed. Epochs are few here, to keep
-# the page short.
+# ``tune=4`` tries four settings of each method on parts of the training set: the plan's own and three random
+# ones. Pass the class to have its settings tuned; an object keeps its settings. equidp then trains the best
+# settings of each method on new seeds. ``against`` adds differences paired by seed. This page uses few epochs
+# to build quickly.
 
 warnings.simplefilter("ignore", equidp.errors.CacheWarning)  # a page has no file that a run could be kept by
 comparison = equidp.compare(
@@ -105,7 +105,7 @@ comparison = equidp.compare(
 print(comparison.table("methods").to_string())
 
 # %%
-# Differences from DP-SGD, with intervals, and with p values that are corrected for looking at several:
+# Differences from DP-SGD with intervals, and p values corrected for several comparisons:
 
 differences = comparison.differences().set_index("quantity")
 print(differences.drop(columns=["method", "setting", "against", "against_setting"]).round(4).to_string())
@@ -114,13 +114,13 @@ for quantity, row in differences.iterrows():
     print(f"{quantity}: {known}")
 
 # %%
-# ``overall`` and ``worst group`` are accuracies: a difference above 0 is for the new method. ``gap`` is the
-# largest difference between groups in what privacy costs: there, below 0 is better. Where the seeds cannot
-# tell, more of them, or more data, would; a better mean would not.
+# ``overall`` and ``worst group`` are accuracies, so a difference above 0 favours the new method. ``gap`` is
+# the largest difference between groups in privacy cost, so there a difference below 0 does. If five seeds
+# cannot tell the methods apart, use more seeds or more data; don't go by the better mean.
 #
 # Accuracy and cost by group
 # --------------------------
-# Privacy cost is what the same model loses to privacy, in points.
+# Privacy cost is the accuracy that the same model loses to privacy, in points.
 
 costs = comparison.costs()
 figure, panel = plt.subplots(figsize=(6.5, 2.4), layout="constrained")

@@ -2,11 +2,10 @@
 Patients: from a CSV to a model card
 ====================================
 
-A hospital has a table of visits, several of each patient, and wants to predict which of them are followed
-by a readmission. The model is to be private for each patient with all visits, and no region should be worse
-off.
+A hospital has a table of visits, with several visits per patient, and wants to predict readmissions. The
+model must protect each patient with all of their visits, and work for every region.
 
-The commands are those of a terminal; a few lines of Python run them here and show what they print.
+You would type the commands in a terminal. Here, a few lines of Python run them and show their output.
 """
 
 import html
@@ -38,9 +37,8 @@ def run_command(line):
 # %%
 # The table
 # ---------
-# It is simulated: 4,000 patients with one to four visits each. The risk depends on age, smoking and blood
-# pressure. The west is a small region whose patients are older, and a twentieth of the blood pressures are
-# missing.
+# The table is simulated: 4,000 patients with one to four visits each. The risk depends on age, smoking and
+# blood pressure. The west is a small region with older patients. One in twenty blood pressures is missing.
 
 rng = np.random.default_rng(0)
 patient = np.repeat(np.arange(4000), rng.integers(1, 5, 4000))
@@ -65,9 +63,9 @@ print(visits.head().to_string())
 # %%
 # Look before training
 # --------------------
-# ``inspect`` reads the table, says what is to be known about it, and writes run.toml, by which the other
-# commands read the table. ``--person`` names the column that says whose each row is: epsilon is then
-# promised to a patient, not to a visit.
+# ``inspect`` checks the table and writes run.toml, which tells the other commands how to read it.
+# ``--person`` names the column that identifies a patient, so that epsilon protects a patient instead of a
+# single visit.
 
 print(
     run_command(
@@ -78,10 +76,10 @@ print(
 # %%
 # Train
 # -----
-# Method and settings follow from the size of the table and from epsilon, by rules that read no row. Public
-# ranges, from common knowledge, set the edges of the intervals that numbers are cut into, so that the edges
-# reveal nothing of the rows. Samples and noise come from the operating system, and no option gives them a
-# seed: figures differ a little each time this page is built.
+# equidp chooses method and settings from the size of the table and from epsilon, without reading a row.
+# equidp cuts numbers into intervals. Their edges come from public ranges, so they reveal nothing about the
+# rows. Samples and noise come from the operating system and have no seed, so figures differ a little each
+# time this page is built.
 
 run_command(
     "equidp train visits.csv --config run.toml --epsilon 3 --out run --set column.age.range=[18,100]"
@@ -90,15 +88,15 @@ run_command(
 print(run_command("equidp evaluate run --metric auc --threshold 0.25 --json evaluation.json"))
 
 # %%
-# Three in four visits are not followed by a readmission, so accuracy says little here: always predicting
-# "no" would be correct for as many. AUC, which needs no threshold, says how well visits are ranked by risk.
-# The threshold of .25 finds more of the readmissions than the usual .5, at the price of more false alarms;
-# it can be changed later, and costs no epsilon.
+# Three in four visits have no readmission, so accuracy says little: always predicting "no" would be about as
+# good. AUC needs no threshold and measures how well the model ranks visits by risk. A threshold of 0.25 finds
+# more readmissions than the usual 0.5, with more false alarms. You can change it later without spending
+# epsilon.
 #
 # Look at it by group
 # -------------------
-# Intervals are at 95%. That of the smallest region is the widest: it has the fewest test examples. A
-# difference that is smaller than the intervals may be chance.
+# The bars are 95% intervals. The smallest region has the fewest test examples, so its interval is the widest.
+# If two intervals overlap, the difference may be chance.
 
 found = pd.DataFrame(json.loads((folder / "evaluation.json").read_text())["values"])
 figure, panels = plt.subplots(1, 2, figsize=(7.5, 2.6), sharey=True, layout="constrained")
@@ -113,8 +111,8 @@ plt.show()
 # %%
 # The model card
 # --------------
-# ``run/share/card.html`` goes with the model: the guarantee, accuracy by group, limits, versions. This is the
-# card of the run above.
+# Give ``run/share/card.html`` to everyone who gets the model. It has the guarantee, accuracy by group, limits
+# and versions. This is the card of the run above.
 
 
 class Page:
@@ -133,7 +131,7 @@ Page(folder / "run" / "share" / "card.html")
 # %%
 # Check and share
 # ---------------
-# ``verify`` compares files, ledger and epsilon. Give away ``run/share/``, and keep ``run/private/``.
+# ``verify`` checks that files, ledger and epsilon agree. You may share ``run/share/``. Keep ``run/private/``.
 
 print(run_command("equidp verify run"))
 print(*sorted(path.name for path in (folder / "run" / "share").iterdir()), sep="\n")
@@ -141,13 +139,12 @@ print(*sorted(path.name for path in (folder / "run" / "share").iterdir()), sep="
 # %%
 # Predict
 # -------
-# New visits need the columns that the model reads; region and outcome may be missing.
+# New visits need only the columns that the model reads, so region and outcome may be missing.
 
 visits.drop(columns=["region", "readmitted"]).head(20).to_csv(folder / "june.csv", index=False)
 print(run_command("equidp predict run june.csv --threshold 0.25 --out predictions.csv"))
 print((folder / "predictions.csv").read_text().splitlines()[:3])
 
 # %%
-# Next: what privacy cost each region, with models that are not private beside it: ``equidp compare
-# visits.csv --config run.toml --epsilon 3 --report report.html``. It reads the rows without privacy, so
-# its page is for you, not for publication.
+# Next, measure what privacy cost each region: ``equidp compare visits.csv --config run.toml --epsilon 3
+# --report report.html``. It also trains models without privacy, so its page is for you, not for publication.

@@ -2,9 +2,9 @@
 Images with a rare class: features and prototypes
 =================================================
 
-In scikit-learn's digits, as ``equidp`` splits them, 13 of 1,229 training images are an eight. Training with
-noise can hardly see so few. This page shows the two remedies that need no new data: fixed features of the
-images, and a method that takes no steps.
+In scikit-learn's digits, as ``equidp`` splits them, only 13 of 1,229 training images show an eight. Noisy
+training barely sees so few images. This page shows two remedies that need no new data: fixed image features,
+and a method that trains in a single release.
 """
 
 import tempfile
@@ -19,14 +19,14 @@ folder = tempfile.mkdtemp()  # keeps finished runs, so that a stopped comparison
 # %%
 # Three ways at the same epsilon
 # ------------------------------
-# - DP-SGD on pixels: a linear model, by plain settings.
-# - DP-SGD on features: by recommended settings, which take scattering coefficients of images. They are
-#   fixed wavelets, learned from nothing, so they cost no privacy.
-# - Prototypes on the same features: the sum of each class is released once, with noise, and an image gets
-#   the class whose sum is closest in angle.
+# - DP-SGD on pixels: a linear model with plain settings.
+# - DP-SGD on features, with recommended settings. The features are scattering coefficients: fixed wavelets
+#   that aren't learned from data, so they cost no privacy.
+# - Prototypes on the same features: equidp releases each class's sum once, with noise. An image gets the
+#   class whose sum is closest in angle.
 #
-# Each is trained three times. The digits are both classes and groups, so accuracy of a group is how many of
-# its images are found.
+# Each is trained three times. The digits are both classes and groups, so a group's accuracy is the share of
+# its images that the model finds.
 
 EPSILON = 8.0
 common = {"seeds": 3, "epsilon": EPSILON, "directory": folder, "jobs": 1}
@@ -68,9 +68,9 @@ panel.legend(frameon=False, loc="lower left", ncols=2)
 plt.show()
 
 # %%
-# On pixels, hardly an eight is found. Features bring them back in part, and prototypes find still more, at
-# the cost of a few points of the other digits. That is a result on these images at this epsilon. At a
-# smaller one, noise is longer than a sum of 13 images:
+# On pixels, the model finds hardly any eights. Features bring some of them back. Prototypes find more, and
+# lose a few points on the other digits. This holds for these images at this epsilon. At a smaller epsilon,
+# the noise is longer than a sum of 13 images:
 
 for epsilon in (1.0, 3.0):
     small = equidp.compare("digits", methods=["prototypes"], **(common | {"epsilon": epsilon}))
@@ -78,4 +78,4 @@ for epsilon in (1.0, 3.0):
     print(f"epsilon {epsilon:g}: {found['8']:.0f}% of the eights, {found['all']:.0f}% of all digits")
 
 # %%
-# :doc:`What was measured </evidence-groups>` has other methods, classes and epsilons.
+# See :doc:`our measurements </evidence-groups>` for other methods, classes and epsilons.

@@ -2,8 +2,8 @@
 A PyTorch model: train it, and watch each group
 ===============================================
 
-``equidp.Trainer`` takes a model, an optimizer and data, and trains by private steps. This page trains a
-small network for two groups whose classes lie differently, and draws what each group gets, epoch by epoch.
+``equidp.Trainer`` takes a model, an optimizer and data, and takes private steps. This page trains a small
+network on two groups with different patterns, and plots the accuracy of each group after every epoch.
 """
 
 import tempfile
@@ -17,8 +17,8 @@ import equidp
 # %%
 # Data
 # ----
-# 4,000 simulated examples with ten inputs. For nine of ten, the class follows the first input; for the
-# rest, the second one. The last input says which group an example is of.
+# 4,000 simulated examples with ten inputs. In nine of ten examples, the class depends on the first input; in
+# the rest, on the second. The last input is the group.
 
 torch.manual_seed(0)
 inputs = torch.randn(6000, 10)
@@ -32,7 +32,7 @@ train, test = data.subset(torch.arange(4000)), data.subset(torch.arange(4000, 60
 # %%
 # A private and a non-private model
 # ---------------------------------
-# Noise follows from ``epsilon``: enough for all steps that are planned. ``SGD`` is the same training
+# equidp chooses the noise so that all planned steps together cost ``epsilon``. ``SGD`` is the same training
 # without clipping and noise. ``EpochRecorder`` measures each group on the test data after each epoch.
 
 
@@ -63,8 +63,8 @@ print(private.metrics(test).round(3).to_string(index=False))
 # %%
 # What each group gets
 # --------------------
-# Solid lines are the private model, dashed ones the model without privacy. The test data are held out, and
-# measuring them costs no privacy of the training data: the curves follow from released weights.
+# Solid lines show the private model, dashed lines the model without privacy. Measuring on held-out test data
+# costs no privacy of the training data, because it only uses weights that training released.
 
 figure, panel = plt.subplots(figsize=(6.5, 3.2), layout="constrained")
 for group, color, marker in (("usual", "#0072B2", "o"), ("rare", "#D55E00", "s")):
@@ -85,13 +85,13 @@ panel.legend(ncols=2, frameon=False)
 plt.show()
 
 # %%
-# The usual group loses next to nothing. The rare one is learned later with privacy, and not as far when the
-# epochs end: long gradients are cut most, and theirs are long until they are learned. More epochs or
-# another clipping bound may help; a larger epsilon is not the first thing to try.
+# The usual group loses almost nothing. With privacy, the model learns the rare group later and less well:
+# examples that are not learned yet have long gradients, and clipping shortens those most. Try more epochs or
+# another clipping bound before you try a larger epsilon.
 #
 # A loop of your own
 # ------------------
-# ``Trainer.fit`` is short for this loop. Your code runs after each step that was taken.
+# ``Trainer.fit`` runs this loop. In your own, you can run code after each step.
 
 torch.manual_seed(1)
 model = torch.nn.Linear(10, 2)
@@ -114,8 +114,8 @@ print(f"epsilon {trainer.run().epsilon():.2f}")
 # %%
 # The card
 # --------
-# The card of a run in Python is the same as that of ``equidp train``: guarantee, accuracy by group, and how
-# epsilon is computed again.
+# A run in Python has the same card as ``equidp train`` writes: the guarantee, accuracy by group, and how to
+# recompute epsilon.
 
 folder = Path(tempfile.mkdtemp())
 equidp.write_card(private, folder / "card.html", folder / "card.md", test=test, data="simulated")

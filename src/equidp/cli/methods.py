@@ -32,7 +32,7 @@ def methods_command(
 ) -> None:
     """List the methods, or the settings of one of them with defaults and meaning.
 
-    Give one to train and compare by --set NAME=VALUE, or under [set] in their TOML files.
+    Set one in train and compare by --set training.NAME=VALUE, or under [training] in run.toml.
     """
     if name is None:
         content: dict[str, Any] = {each: method.summary for each, method in METHODS.items()}
