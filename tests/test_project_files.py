@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -38,3 +39,13 @@ def test_hooks_before_a_commit_run_each_linter_of_the_makefile():
     entries = [hook["entry"].removeprefix(".venv/bin/").replace(" --force-exclude", "") for hook in hooks]
     assert entries == linters
     assert "codespell" in linters
+
+
+def test_conda_recipe_and_citation_have_version_and_requirements_of_the_package():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    recipe = yaml.safe_load((ROOT / "conda" / "recipe.yaml").read_text())
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert recipe["context"]["version"] == citation["version"] == project["version"]
+    needed = {each.replace(" ", "").replace("pytorch", "torch") for each in recipe["requirements"]["run"]}
+    assert needed == {"python>=${{python_min}}", *project["dependencies"]}
+    assert project["requires-python"] == f">={recipe['context']['python_min']}"
