@@ -15,7 +15,7 @@ import pytest
 from equidp.cli import main
 from equidp.ledger.ledger import Ledger
 from equidp.policies.table import METHODS
-from support.command import equidp
+from support.command import equidp_here
 
 ROOT = Path(__file__).parents[1]
 SOAK = (pytest.mark.soak,)
@@ -102,7 +102,7 @@ def test_a_method_of_ones_own_goes_from_a_file_to_a_report(tmp_path, monkeypatch
     little = {"compare": ["--epochs", "1", "--seeds", "2", "--jobs", "1"], "train": ["--epochs", "1"]}
     for command in first_block("console").splitlines():
         _, name, *rest = command.split()
-        done = equidp(name, *rest, *little.get(name, []), cwd=tmp_path)
+        done = equidp_here(name, *rest, *little.get(name, []), cwd=tmp_path)
         assert done.returncode == 0, done.stderr
     assert "my_methods:LowerForFirst" in (tmp_path / "report.html").read_text()
     assert "my_methods:LowerForFirst (first_share=0.25)" in (tmp_path / "sweep.html").read_text()

@@ -107,8 +107,6 @@ def test_a_plan_is_accounted_for_as_risk_and_for_people_with_several_rows(people
     assert two.startswith("2 rows of one person: epsilon ")
     for wrong, said in (
         (("--noise-multiplier", "1", "--rows-per-person", "2,0"), "rows=0; expected a whole number >= 1"),
-        (("--noise-multiplier", "1", "--rows-per-person", "1.5"), "expected a whole number"),
-        (("--risk", "0.01,0.05"), "risk=0.01; expected a number in (0.05, 1)"),
         (("--risk", "0.1,0.2,0.3"), "expected an advantage, or a true-positive and a false-positive rate"),
         (("--risk", "0.2", "--epsilon", "1"), "expected exactly one of"),
     ):
@@ -123,34 +121,21 @@ def test_a_plan_is_accounted_for_as_risk_and_for_people_with_several_rows(people
     ("arguments", "message"),
     [
         (("--methods", "dpsgd,fair"), "unknown method 'fair'"),
-        (("adlut",), "Did you mean 'adult'"),
         (("adult", "--data", "dutch"), "Unused Tokens: ['adult']"),
         (("--data", "nowhere.csv", "--target", "a", "--group", "b"), "there is no file 'nowhere.csv'"),
-        (("--data", "people.csv", "--target", "incom", "--group", "sex"), "Did you mean 'income'"),
-        (("--data", "people.csv", "--target", "income"), "needs the column of the groups"),
-        (("--data", "one-class.csv", "--target", "income", "--group", "sex"), "one class only"),
         (
             ("--data", "gaps.csv", "--target", "income", "--group", "sex"),
             "1 of 200 rows have missing values ('age': 1)",
         ),
         (("--epsilon", "0"), "--epsilon 0; expected a finite number above 0"),
         (("--epsilon", "two"), "Invalid value for --epsilon"),
-        (("--gap-tolerance", "5"), "gap_tolerance=5.0; expected a number in (0, 1]"),
         (("--epsilon", "1", "--noise-multiplier", "1"), "give one of the two"),
         (("--batch-size", "5000"), "batch_size=5000 is more than"),
-        (("--seeds", "0"), "seeds=0"),
-        (("--model", "lenet"), "Choose another model"),
         (("--set", "training.engine=ghosst"), "Did you mean 'ghost'"),
         (("--report", "no/folder/r.html"), "cannot be written"),
-        (("--set", "privacy.release_epsilon=1"), "releases nothing of single examples"),
-        (("--diagnose-groups", "8"), "give --diagnose too"),
         (
             ("--data", *TABLE, "--diagnose", "--diagnose-groups", "F,X"),
             "unknown group 'X'",
-        ),
-        (
-            ("--data", "people.csv", "--target", "income", "--group", "sex", "--set", "table.test_share=1"),
-            "test_share=1",
         ),
     ],
     ids=" ".join,

@@ -30,35 +30,3 @@ def test_a_run_applies_its_features_again(run, tmp_path):
     assert (code, "Model card: " in out) == (0, True)
     assert run("predict", "run", "--out", "p.csv")[0] == 0
     assert len(pd.read_csv(tmp_path / "p.csv")) == 450
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (("train", "digits", "--features", "scatering", *PLAN, "--dry-run"), "Did you mean 'scattering'?"),
-        (("train", "digits", "--features", "scattering", "--dry-run"), "without a level of privacy"),
-        (("train", "people.csv", "--features", "scattering", *PLAN, "--dry-run"), "people.csv' is a table"),
-        (
-            (
-                "compare",
-                "digits",
-                "--features",
-                "scattering",
-                "--set",
-                "training.augmentation=flip",
-                "--dry-run",
-            ),
-            "varies pixels",
-        ),
-        (("compare", "adult", "--features", "scattering", "--seeds", "1"), "'adult' is a table"),
-        (("inspect", "people.csv", "--features", "scattering"), "is given by --set training.features"),
-    ],
-    ids=lambda each: each[0] if isinstance(each, tuple) else "",
-)
-def test_features_that_make_no_sense_are_refused(run, tmp_path, arguments, says):
-    (tmp_path / "people.csv").write_text("age,sex,ill\n1,F,no\n2,M,yes\n")
-    code, _, err = run(*arguments)
-    assert code == 2
-    assert says in err
-    assert "Traceback" not in err

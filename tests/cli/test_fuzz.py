@@ -197,7 +197,7 @@ def test_odd_tables(monkeypatch):
         options=st.sampled_from(OPTIONS),
         method=st.sampled_from([*["sgd"] * 4, "naive"]),
     )
-    @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
     def check(content, options, method):
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
@@ -219,7 +219,7 @@ def test_odd_tables(monkeypatch):
                 assert (out, left) == ("", set())
 
     check()
-    assert min(seen.values()) >= 6, "tables of both kinds, or this would show little"
+    assert min(seen.values()) >= 4, "tables of both kinds, or this would show little"
 
 
 @pytest.mark.soak

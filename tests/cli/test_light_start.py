@@ -68,22 +68,6 @@ def test_accounting_for_a_method_of_equidp_loads_no_torch():
     assert set(heavy) == {"numpy", "scipy", "dp_accounting"}
 
 
-@pytest.mark.soak
-def test_training_loads_no_compiler(tmp_path):
-    """Neither its trial nor its steps, its checkpoints or its card."""
-    options = [
-        *("--set", "training.sample_rate=1", "--epochs", "2", "--noise-multiplier", "2", "--method", "dpsgd")
-    ]
-    options += ["--set", "training.optimizer=adam", "--set", "training.schedule=linear"]
-    options += ["--out", str(tmp_path / "run")]
-    typed = ["equidp", "train", "digits", *options]
-    code = f"import sys; sys.argv = {typed}; from equidp.cli import main; main()"
-    out, heavy = loaded(code)
-    assert "Model card" in out
-    assert "torch" in heavy
-    assert not set(COMPILER) & set(heavy)
-
-
 def test_importing_equidp_loads_nothing_heavy():
     assert loaded("import equidp; dir(equidp)") == ("", [])
 

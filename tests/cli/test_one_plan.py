@@ -164,15 +164,3 @@ def test_a_dry_run_prints_the_whole_plan_with_origins_in_both_commands(people, c
                 name
             )
     assert values(trained)["weight decay"] == ("0.01", "given")
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("command_name", ["train", "compare"])
-def test_published_settings_of_a_table_are_refused_before_anything_is_spent(people, command, command_name):
-    own = {"train": ("--method", "dpsgd", "--out"), "compare": ("--methods", "dpsgd", "--directory")}
-    method = (*own[command_name], "made")
-    given = (*TABLE, "--settings", "published", "--epsilon", "2", *method)
-    code, out, err = command(command_name, *given, cwd=people)
-    assert (code, out) == (2, "")
-    assert "settings='published'" in err
-    assert not (people / "made").exists()

@@ -35,7 +35,7 @@ BUDGETS = {
     "train --ledger": ("train", *TABLE, *QUICK, "--out", "new", *NEW_LEDGER),
 }
 FILE_OF_FOLDER = {"train --out": "share/card.md"}
-ODD_NAMES = (".", "", "./", "new/", "nowhere/new", "run", "people.csv/new", "people.csv", "x" * 300)
+ODD_NAMES = ("", "new/", "nowhere/new", "run", "people.csv")
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_a_name_of_no_new_file_is_refused(folder, option, place):
 @pytest.mark.parametrize(
     ("option", "kind"),
     [
-        *(("train --out", kind) for kind in ("pipe", "link in a circle", "file", "empty")),
+        *(("train --out", kind) for kind in ("link in a circle", "empty")),
         ("compare --directory", "file"),
     ],
 )

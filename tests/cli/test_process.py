@@ -13,7 +13,7 @@ import pytest
 from equidp.cli import messages
 from equidp.cli.messages import fail
 from equidp.ledger.ledger import Ledger
-from support.command import QUICK, equidp
+from support.command import QUICK, equidp_here
 
 
 def torchrun(count: int, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -45,7 +45,7 @@ def test_two_processes_train_one_run_and_the_first_speaks(people, tmp_path):
     assert told.returncode == 0, told.stderr
     assert told.stdout.count("Model card:") + told.stderr.count("Model card:") == 1
     assert Ledger.read(out / "private" / "ledger").entries()
-    assert equidp("evaluate", str(out), cwd=tmp_path).returncode == 0
+    assert equidp_here("evaluate", str(out), cwd=tmp_path).returncode == 0
 
 
 def test_a_process_that_alone_failed_says_why(monkeypatch, capsys):

@@ -16,8 +16,6 @@ from support.command import QUICK, people  # noqa: F401
 TABLE = ("people.csv", "--target", "income", "--group", "sex")
 PLAN = ("--noise-multiplier", "3", "--epochs", "2", "--set", "training.sample_rate=1", *QUICK)
 TRAIN = ("train", *TABLE, *PLAN)
-SMALL = ("--examples", "1000", "--batch-size", "100", "--epochs", "1")
-ACCOUNT = ("account", *SMALL, "--epsilon", "3", "--accountant", "rdp")
 
 
 def shell(line: str, *arguments: str, cwd, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -34,14 +32,12 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("line", ['"$@" | true', '"$@" > /dev/full'])
-def test_a_training_that_cannot_print_is_finished_or_goes_on(people, tmp_path, line):  # noqa: F811
-    if "/dev/full" in line and not os.path.exists("/dev/full"):
-        pytest.skip("no full device here")
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no full device here")
+def test_a_training_that_cannot_print_is_finished_or_goes_on(people, tmp_path):  # noqa: F811
     (tmp_path / "people.csv").write_bytes((people / "people.csv").read_bytes())
-    done = shell(line, *TRAIN, "--out", "run", cwd=tmp_path)
-    assert done.returncode == (2 if "full" in line else 0), done.stderr
-    assert ("No space left on device" in done.stderr) == ("full" in line)
+    done = shell('"$@" > /dev/full', *TRAIN, "--out", "run", cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert "No space left on device" in done.stderr
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
     if not (tmp_path / "run" / "share" / "SHA256SUMS").is_file():
