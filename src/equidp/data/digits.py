@@ -13,7 +13,6 @@ from equidp._extras import require_extra
 from equidp.data.dataset import DataSplit, GroupedDataset
 
 with require_extra("tables"):
-    from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
 RARE = 8
@@ -41,6 +40,8 @@ class Digits:
 
     def everything(self) -> tuple[GroupedDataset]:
         """Return all digits."""
+        from sklearn.datasets import load_digits  # slow to import, and no other source needs it
+
         bunch = load_digits()
         images = torch.from_numpy(bunch.images).float().unsqueeze(1) / 16.0
         return (grouped_by_digit(images, torch.from_numpy(bunch.target).long(), "digits"),)

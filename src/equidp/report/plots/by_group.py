@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from equidp._extras import require_extra
@@ -16,10 +18,12 @@ from equidp.report.plots.style import (
     scale_intervals,
     wrapped,
 )
-from equidp.report.summary import Summary
 
 with require_extra("report"):
     from matplotlib.figure import Figure
+
+if TYPE_CHECKING:
+    from equidp.report.summary import Summary
 
 
 def by_group(summary: Summary, axis: str, layout: Layout, *, metric: str) -> Figure:

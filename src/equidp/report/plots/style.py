@@ -14,18 +14,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from equidp._extras import require_extra
-from equidp.comparison.plan import Kind
 from equidp.display import Interval
 from equidp.policies.table import BASELINE, METHODS
 from equidp.report.document import Drawn
 from equidp.report.format import unit
-from equidp.report.summary import Summary
 
 with require_extra("report"):
     import matplotlib as mpl
@@ -33,6 +31,10 @@ with require_extra("report"):
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
+
+if TYPE_CHECKING:  # a card of one run draws too, without a comparison
+    from equidp.comparison.plan import Kind
+    from equidp.report.summary import Summary
 
 
 class Look(NamedTuple):

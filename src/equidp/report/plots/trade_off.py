@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from equidp._extras import require_extra
 from equidp.data.dataset import ALL
 from equidp.report.format import number
 from equidp.report.plots.style import INK, Layout, empty_figure, legend, method_looks, scale_intervals, short
-from equidp.report.summary import Summary
 
 with require_extra("report"):
     from matplotlib.figure import Figure
+
+if TYPE_CHECKING:
+    from equidp.report.summary import Summary
 
 
 def trade_off(summary: Summary, axis: str, layout: Layout) -> Figure | None:
