@@ -75,6 +75,8 @@ def test_one_row_moves_the_sum_of_bounded_rows_by_at_most_the_bound(rows, extra,
         (-1.0, 2.0, 0.0),
         (nan, 2.0, 0.0),
         (-inf, 2.0, 0.0),
+        (1.0, inf, 0.0),
+        (1.0, nan, 0.0),
     ],
 )
 def test_a_weight_is_capped_as_the_table_says(weight, norm, expected):

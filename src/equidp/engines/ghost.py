@@ -72,7 +72,7 @@ class GhostEngine:
                     if call.pending is not None:
                         call.take(call.pending())
                 backward = _Backward(calls, batch, losses.device)
-        return Measured(backward.norms.clone(), None, backward.sum_gradients)
+        return Measured(backward.norms, None, backward.sum_gradients)
 
     def _losses(self, tape: Tape, inputs: Inputs, targets: Inputs) -> Tensor:
         # Detached: inputs that require gradients would hide where the backward pass may end.

@@ -60,7 +60,7 @@ def capped_weights(weights: Tensor, norms: Tensor, sensitivity: float | Tensor) 
     | any | 0 or below 1e-10 | at most sensitivity / 1e-10 |
     | any | so large that sensitivity / norm is rounded by more than 2^-20 of it, near the least number | 0 |
     | negative, NaN or infinite | any | 0 |
-    | any | NaN or infinite | NaN or 0: the step gives such examples weight 0 |
+    | any | NaN or infinite | 0 |
 
     Raises:
         SettingError: norms in float16 or bfloat16, which are rounded by more than `ROUNDING` allows.
@@ -72,7 +72,8 @@ def capped_weights(weights: Tensor, norms: Tensor, sensitivity: float | Tensor) 
     kind = torch.finfo(caps.dtype)
     caps = threshold(caps, _FEWEST_UNITS * kind.tiny * kind.eps, 0.0)
     weights = weights.to(norms.dtype).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-    return torch.minimum(weights.clamp_min_(0.0), caps)
+    capped = torch.minimum(weights.clamp_min_(0.0), caps)
+    return capped.nan_to_num_(nan=0.0)
 
 
 def bounded_shares(shares: Tensor, norms: Tensor) -> Tensor:
@@ -157,7 +158,7 @@ def example_rows(
 ) -> Tensor:
     """The policy's rows of statistics before they are bounded, [batch, cells], as `example_weights`.
 
-    Terms, [batch, terms], are those of `measured_terms`; None: zeros, for made-up examples.
+    Terms, [batch, terms], are those of `measured_terms`; None: zeros.
     """
     terms = norms.new_zeros(len(norms), policy.loss_terms) if terms is None else terms
     examples = norms, groups, *terms.unbind(dim=1)
@@ -174,15 +175,15 @@ def example_context(policy: Policy, state: Any, groups: Tensor) -> Context:
     return each_alone(policy.context, state, groups) if policy.loss_terms and len(groups) else ()
 
 
-def measured_terms(policy: Policy, measured: Measured) -> tuple[Tensor, Tensor]:
-    """Norms of measured examples, [batch], and terms of their losses, [batch, terms]; zeros where none is.
+def measured_terms(policy: Policy, measured: Measured) -> tuple[Tensor, Tensor | None]:
+    """Norms of measured examples, [batch], and terms of their losses, [batch, terms]; None where none is.
 
     Formal guarantee: both follow from the example (`engine.Measured`). A norm is infinite where a term is not
     finite, and terms reach nothing but the example's own row of statistics, which is bounded.
     """
     norms = measured.norms.detach()
     if not policy.loss_terms or measured.terms is None:
-        return norms, norms.new_zeros(len(norms), policy.loss_terms)
+        return norms, None
     terms = measured.terms.detach().to(norms)
     return torch.where(torch.isfinite(terms).all(dim=1), norms, torch.inf), terms
 

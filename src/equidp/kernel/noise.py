@@ -89,10 +89,11 @@ class Randomness(ABC):
         They are computed on the device, and stay on the CPU for a device without float64 (`exact_place`).
         """
         words = self.words_on(exact_place(torch.device(device)), count)
-        places = ((words >> 11).double() + 0.5).mul_(2.0**-52)  # in (-1, 1)
-        far = (places.abs() > _FAR).nonzero().squeeze(1)
+        places = (words >> 11).double().add_(0.5).mul_(2.0**-52)  # in (-1, 1)
+        far = (places.abs() > _FAR).nonzero()
         draws = places.erfinv_().mul_(math.sqrt(2) * deviation)
         if len(far):  # so near an end that a float holds the distance from it exactly
+            far = far.squeeze(1)
             ends = words[far]
             from_end = torch.iinfo(torch.int64).max - (ends ^ (ends >> 63))
             quantiles = torch.special.ndtri((from_end.double() + 0.5) * 2.0**-64).copysign_(ends)

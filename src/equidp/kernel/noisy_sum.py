@@ -16,7 +16,7 @@ from equidp.kernel.processes import ALONE, Processes
 _NOISE_BLOCK, _DEVICE_NOISE_BLOCK = 2**16, 2**22
 """Numbers that noise is drawn for at a time: on the CPU what fits into the cache, elsewhere so many that
 calls are few."""
-_JOINED = 2**16
+_JOINED = 2**18
 """Numbers whose sums are joined into one tensor: few enough that the copy takes little memory, and the same
 on all devices."""
 

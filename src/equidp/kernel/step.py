@@ -241,8 +241,7 @@ class PrivateStep:
         if self.limits is not None:
             shares = bounded_shares(self.limits(indices, norms.clone()), norms).clamp(max=shares)
         weights = example_weights(self.policy, self.state, norms, groups)
-        weights = capped_weights(weights, norms, sensitivity * shares)
-        return torch.where(norms.isfinite(), weights, 0.0)
+        return capped_weights(weights, norms, sensitivity * shares)
 
     def _sensitivity(self) -> float:
         """The sensitivity under the present state, over all groups; refuses one that noise cannot be scaled

@@ -25,6 +25,7 @@ from equidp.engines.layers.sums import (
     weighted_sum,
     with_rounding,
 )
+from equidp.kernel.noise import to_double
 
 
 @final
@@ -99,15 +100,19 @@ class LinearGradients(Gradients):
 
     def weighted_gradients(self, weights: Tensor) -> ByName:
         sums = {}
+        gradient = self.gradient
+        if gradient.dim() == 2:
+            gradient = to_double(gradient)  # once for weight and bias
         if self.bias is not None:
             # Summed for each example first: these are the numbers whose norms were taken.
-            sums[self.bias] = weighted_sum(weights, self._bias_gradients())
+            biases = gradient if gradient.dim() == 2 else self._bias_gradients()
+            sums[self.bias] = weighted_sum(weights, biases)
         if self.weight is not None:
-            sums[self.weight] = self._form(self._weighted_weights(weights))
+            sums[self.weight] = self._form(self._weighted_weights(weights, gradient))
         return sums
 
-    def _weighted_weights(self, weights: Tensor) -> Tensor:
-        inputs, gradient = self.inputs, self.gradient
+    def _weighted_weights(self, weights: Tensor, gradient: Tensor) -> Tensor:
+        inputs = self.inputs
         if inputs.dim() == 2:
             return outer_sum(weights, gradient, inputs)
         positions = inputs.shape[1]
