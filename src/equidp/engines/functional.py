@@ -66,12 +66,12 @@ class FunctionalEngine:
         if count_in(targets) <= self.chunk_size:
             ((gradients, terms),) = self._chunks(*batch)
             norms = _norms_of(gradients)
-            return Measured(norms.clone(), terms, partial(self._sums, gradients, norms))
+            return Measured(norms, terms, partial(self._sums, gradients, norms))
         random = GeneratorStates(tensors(targets)[0].device)
         chunks = [(_norms_of(gradients), terms) for gradients, terms in self._chunks(*batch)]
         norms = torch.cat([each for each, _ in chunks])
         terms = torch.cat([each for _, each in chunks if each is not None]) if context else None
-        return Measured(norms, terms, partial(self._sum_again, batch, random, norms.clone()))
+        return Measured(norms, terms, partial(self._sum_again, batch, random, norms))
 
     def _sum_again(
         self, batch: tuple[Inputs, Inputs, Context], random: GeneratorStates, norms: Tensor, weights: Tensor
@@ -82,7 +82,7 @@ class FunctionalEngine:
         with random.again():
             for (gradients, _), (part, before) in zip(self._chunks(*batch), parts, strict=True):
                 now = _norms_of(gradients)
-                held = held_to_norms(part, gradients, before, now)
+                held = held_to_norms(part, before, now)
                 for parameter, total in self._sums(gradients, now, held).items():
                     sums[parameter] = sums[parameter].add_(total) if parameter in sums else total
         return sums

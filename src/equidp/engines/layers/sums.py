@@ -145,22 +145,18 @@ def _outer_block(weights: Tensor, left: Tensor, right: Tensor) -> Tensor:
     return (to_double(left) * weights.unsqueeze(1)).T @ to_double(right)
 
 
-def held_to_norms(weights: Tensor, gradients: ByName, before: Tensor, now: Tensor) -> Tensor:
+def held_to_norms(weights: Tensor, before: Tensor, now: Tensor) -> Tensor:
     """Return weights [batch] under which recomputed gradients add no more than those that were measured.
 
-    A module may run differently the second time (Python's own random numbers). Gradients that were or are not
-    finite are set to 0 in place.
+    A module may run differently the second time (Python's own random numbers). The weight is 0 where a norm
+    was not finite, or is not now.
 
     Args:
         weights: [batch], made for the norms `before`.
-        gradients: [batch, *shape], by name.
-        before, now: their norms the first time and this time, [batch].
+        before, now: norms of the gradients the first time and this time, [batch].
     """
-    broken = ~(torch.isfinite(before) & torch.isfinite(now))
-    if broken.any():
-        for each in gradients.values():
-            each[broken] = 0.0
-    return weights * (before / now.clamp_min(torch.finfo(now.dtype).tiny)).clamp(max=1.0).nan_to_num(nan=0.0)
+    ratios = (before / now.clamp_min(torch.finfo(now.dtype).tiny)).clamp(max=1.0).nan_to_num(nan=0.0)
+    return weights * torch.where(torch.isfinite(before), ratios, 0.0)
 
 
 def lengths(rows: Tensor) -> Tensor:
