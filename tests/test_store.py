@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import numpy as np
@@ -82,40 +81,6 @@ def test_a_killed_writer_leaves_a_whole_entry_or_none(store):
             check_whole(entry)
     store.put(KEY, {}, {"number": 0})
     assert names(store) == [KEY, f"{KEY}/facts.json"]
-
-
-def test_only_one_thread_makes_an_entry_and_the_others_wait(store):
-    written, found = [], []
-
-    def write(folder):
-        written.append(folder)
-        time.sleep(0.05)
-        (folder / "numbers").write_bytes(b"1")
-        return {"written": len(written)}
-
-    threads = [
-        threading.Thread(target=lambda: found.append(store.get_or_make(KEY, write).facts)) for _ in range(4)
-    ]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    assert found == [{"written": 1}] * 4
-
-
-@pytest.mark.parametrize(
-    ("part", "damage"), [("facts.json", "cut"), ("rows.parquet", "flipped"), ("outputs.npy", "gone")]
-)
-def test_damage_is_said_and_counts_as_nothing(store, damage, part):
-    path = store.put(KEY, PARTS, {"seconds": 1.5}).path(part)
-    content = path.read_bytes()
-    middle = len(content) // 2
-    flipped = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
-    path.unlink() if damage == "gone" else path.write_bytes(flipped if damage == "flipped" else content[:-1])
-    with pytest.warns(CacheWarning):
-        assert store.get(KEY) is None
-    store.put(KEY, PARTS)
-    assert store.get(KEY) is not None
 
 
 def test_the_content_of_another_entry_counts_as_damage(store):

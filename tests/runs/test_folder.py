@@ -111,11 +111,6 @@ def test_a_run_whose_checkpoints_are_gone_or_of_another_run_is_refused(finished,
         train(finished.folder)
 
 
-def test_the_card_says_that_sizes_show_the_number_of_categories(finished):
-    card = " ".join((finished.share / CARD).read_text().split())
-    assert "nor their number, which the sizes of inputs and weights show" in card
-
-
 def test_the_card_shows_the_returned_evaluation_and_bounds_to_the_last_digit(finished):
     card = (finished.share / CARD).read_text()
     assert "| public ranges | age 0.1 to 1234567.891 |" in card

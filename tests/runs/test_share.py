@@ -19,7 +19,7 @@ from equidp.data import Recipe
 from equidp.errors import DataError, SettingError
 from equidp.runs.begin import begin, prepare
 from equidp.runs.config import CardTexts, DatasetLedger, RunData, TrainConfig
-from equidp.runs.folder import CARD, COUNTS, ENCODER, MODEL, PAGE, RUN, SUMS, RunFolder
+from equidp.runs.folder import CARD, ENCODER, MODEL, PAGE, RUN, SUMS, RunFolder
 from equidp.runs.releases import CountsRelease, PreprocessingRelease
 from equidp.runs.saved import open_run
 from equidp.runs.train import train
@@ -139,24 +139,6 @@ def test_the_card_has_the_checksum_of_the_file_that_is_there(run):
     for name in (CARD, PAGE):
         assert digest in (run / "share" / name).read_text()
     assert f"| model.safetensors (SHA-256) | {digest} |" in (run / "share" / CARD).read_text()
-
-
-@pytest.mark.soak
-def test_the_card_shows_notes_as_given_and_says_what_was_public(run):
-    card, page = ((run / "share" / name).read_text() for name in (CARD, PAGE))
-    assert "\nPurpose: to plan beds.\n\nKept until 2030 &lt;b&gt;.\n" in card
-    assert "<p>Purpose: to plan beds.</p>\n<p>Kept until 2030 &lt;b&gt;.</p>" in page
-    assert "How the table is read" in card
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("name", [MODEL, RUN, ENCODER, COUNTS])
-def test_a_changed_file_of_share_is_named(run, tmp_path, name):
-    part = given(run, tmp_path / "part")
-    text = (part / name).read_bytes()
-    (part / name).write_bytes(text.replace(b"{", b"{ ", 1) if name != MODEL else text + b" ")
-    with raises_field(DataError, name):
-        open_run(part)
 
 
 def test_tables_of_exact_preprocessing_need_what_was_read_off_the_rows(finished, tmp_path):

@@ -216,7 +216,7 @@ secrets = st.one_of(
     count=st.integers(1, RARE_ROWS - 1),
     data=st.data(),
 )
-@settings(max_examples=25, deadline=None, phases=[Phase.generate])  # shrinking would take minutes
+@settings(max_examples=10, deadline=None, phases=[Phase.generate])  # shrinking would take minutes
 def test_no_cell_of_a_rare_row_is_told(tmp_path_factory, rare, count, data):
     """Whatever stands in fewer than 20 rows, of inputs, target or group, is in no output."""
     folder, table = tmp_path_factory.mktemp("rare"), patients().astype(object)
