@@ -11,7 +11,6 @@ import pytest
 from equidp.data import Recipe, open_source
 from equidp.errors import DataWarning
 from equidp.tables.copies import Copies, find_copies
-from equidp.tables.inspect import inspect_table
 
 SEEDS = range(1)
 
@@ -53,29 +52,6 @@ def test_repeated_rows_are_counted(seed):
     assert find_copies(often) == (Copies(3000, 6000, 301),)
     numbered = often.sample(frac=1, random_state=seed, ignore_index=True).assign(row=np.arange(6000.0))
     assert find_copies(numbered) == (Copies(3000, 6000, 301),)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_people_who_are_there_under_several_names_are_counted(seed):
-    table = patients(seed).assign(who=[f"p{row // 3}" for row in range(3000)])
-    assert find_copies(table, "who") == ()
-    few = table[table["who"].isin([f"p{each}" for each in range(40)])]
-    again = [few.assign(who=few["who"] + mark) for mark in "xy"]
-    assert find_copies(pd.concat([table, *again], ignore_index=True), "who") == (
-        Copies(80, 1080, 3, people=True),
-    )
-    assert find_copies(pd.concat([table, few], ignore_index=True), "who") == (Copies(120, 3120, 2),)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("numbered", [True, False])
-def test_inspect_counts_copies_also_of_rows_with_a_number_that_it_drops(tmp_path, numbered):
-    table = patients(0)
-    if numbered:
-        table = table.drop(columns=["time", "lab"]).assign(case=[f"x{row}" for row in range(3000)])
-    pd.concat([table, table.head(300)]).to_csv(tmp_path / "p.csv", index=False)
-    (said,) = inspect_table(tmp_path / "p.csv", Recipe(target="ill", group=("sex",))).notes
-    assert "300 of 3,300 rows" in said
 
 
 @pytest.mark.parametrize(("repeats", "said"), [(0, ()), (300, ("3,000 of 6,000 rows", "301 times"))])

@@ -8,11 +8,8 @@ import torch
 from sklearn.compose import ColumnTransformer
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from equidp.errors import DataError
 from equidp.tables.encode import TableEncoder
 from equidp.tables.fit import fit_encoder
-from equidp.tables.labels import code_values, cross_columns, known_codes
-from support.errors import raises_field
 
 
 def people(n: int = 90) -> pd.DataFrame:
@@ -51,20 +48,6 @@ def test_a_rows_inputs_do_not_depend_on_other_rows():
     whole = fitted().encode(table)
     for row in (0, 9, 61):
         assert torch.equal(fitted().encode(table.iloc[[row]][["city", "pay", "age", "job"]]), whole[[row]])
-
-
-def test_an_unseen_text_is_all_zeros():
-    assert fitted().encode(people().assign(city="elsewhere"))[:, -5:].sum() == 0
-
-
-def test_known_codes_are_those_of_the_training_data():
-    table = people().assign(age=lambda t: t["age"] % 3)
-    codes, names = code_values(table["age"])
-    np.testing.assert_array_equal(known_codes(table, ["age"], names), codes)
-    codes, names = cross_columns(table, ["job", "age"])
-    np.testing.assert_array_equal(known_codes(table.iloc[::-1], ["job", "age"], names), codes[::-1])
-    with raises_field(DataError, "job, age", "'king, 0'"):
-        known_codes(table.assign(job="king").iloc[[1]], ["job", "age"], names)
 
 
 def test_the_notes_say_that_the_shape_of_an_input_counts_what_was_found_in_the_data():

@@ -83,29 +83,6 @@ def test_the_more_examples_the_more_fine_intervals_weigh_beside_the_trend_up_to_
     np.testing.assert_allclose(squares(20), [20 / 160, 20 / 640, 1], rtol=1e-5)  # texts have no trend
 
 
-def test_few_rows_of_numbers_alone_have_a_fifth_in_common_by_a_constant_input():
-    numbers = pd.DataFrame(np.random.default_rng(0).normal(size=(800, 10))).add_prefix("x")
-    encoder = fitted(numbers, missing="refuse")
-
-    rows = encoder.encode(numbers).double()
-    assert rows.square().sum(dim=1).mean() == pytest.approx(1, abs=2e-3)
-    common = rows.mean(dim=0).square()
-    assert common.sum() == pytest.approx(0.2, abs=2e-3)
-    assert common[:-1].sum() / (1 - encoder.constant) < 0.1
-    assert rows[:, -1].unique().numel() == 1
-    assert encoder.width == 10 * 21 + 1
-    assert TableEncoder.from_json(encoder.to_json()) == encoder
-
-
-def test_weights_follow_from_the_number_of_people_where_people_are_the_examples():
-    table = table_of(np.arange(64.0), ["cook", "clerk"] * 32)
-    rows = np.arange(64)
-    by_person = fit_encoder(table, rows, {}, "refuse", CUT, examples=16)
-    assert by_person.examples == 16
-    assert fit_encoder(table, rows, {}, "refuse", CUT).examples == 64
-    assert fit_encoder(table, rows, {}, "refuse").scales.tolist() == [1.0] * 3
-
-
 @given(NUMBERS, st.booleans())
 def test_a_trend_rises_by_equal_steps_with_the_finest_intervals(numbers, flagged):
     numbers = [each for each in numbers if flagged or not math.isnan(each)] or [0.0]
@@ -157,17 +134,6 @@ def test_each_number_is_in_one_interval_of_each_resolution_between_its_edges(num
 
 
 @pytest.mark.soak
-@given(NUMBERS, TEXTS, st.randoms(use_true_random=False))
-def test_the_order_of_rows_changes_neither_the_encoder_nor_a_row_s_inputs(numbers, texts, random):
-    table = table_of(numbers, texts)
-    order = random.sample(range(len(table)), len(table))
-    shuffled = table.iloc[order].reset_index(drop=True)
-    assert fitted(shuffled) == fitted(table)
-    encoder = fitted(table)
-    assert torch.equal(encoder.encode(shuffled), encoder.encode(table)[order])
-
-
-@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore::equidp.errors.DataWarning")
 @settings(deadline=None, max_examples=30)
 @given(NUMBERS, TEXTS)
@@ -177,12 +143,6 @@ def test_a_saved_encoder_gives_the_same_inputs(numbers, texts):
         again = TableEncoder.from_json(encoder.to_json())
         assert again == encoder
         assert torch.equal(again.encode(table), encoder.encode(table))
-
-
-def test_intervals_hold_equally_many_of_many_numbers():
-    values = np.random.default_rng(0).standard_normal(40_000)
-    places = np.searchsorted(quantile_edges(values, (16,))[0], values, side="right")
-    assert np.abs(np.bincount(places, minlength=16) / 40_000 - 1 / 16).max() < 1e-3
 
 
 @given(
@@ -264,30 +224,6 @@ def test_released_edges_are_near_quantiles_whatever_the_size_of_numbers():
         assert 8 <= len(shares) <= 16, column.name
         assert shares.max() < 0.14, (column.name, shares)
     assert encoder.notes() == TableEncoder((), "refuse", private=True).notes()
-
-
-def test_one_value_in_most_rows_has_an_interval_of_its_own_by_released_counts():
-    rng, n = np.random.default_rng(0), 20_000
-    gain = np.where(rng.random(n) < 0.08, 10_000 * rng.random(n), 0.0)
-    column = released(pd.DataFrame({"gain": gain}), sigma=10.0).columns[0]
-    zero = column.places(pd.Series([0.0]))[0, -1]
-    share = (column.places(pd.Series(gain))[:, -1] == zero).mean()
-    assert 0.9 < share < 0.94
-
-
-@pytest.mark.parametrize("sigma", [10.0, 100.0])
-def test_few_values_are_cut_between_them_and_not_where_noise_alone_is(sigma):
-    rng, n = np.random.default_rng(0), 20_000
-    table = pd.DataFrame({"status": rng.choice([1.0, 2.0, 3.0], n, p=[0.45, 0.45, 0.1])})
-    for seed in range(5):
-        column = released(table, sigma=sigma, seed=seed).columns[0]
-        assert len(column.edges[-1]) <= 3
-        assert len(set(column.places(pd.Series([1.0, 2.0, 3.0]))[:, -1])) == 3
-
-
-def test_a_constant_column_and_columns_without_numbers_have_one_interval():
-    table = pd.DataFrame({"same": np.full(5000, 7.0), "none": np.full(5000, np.nan)})
-    assert [column.edges for column in fitted(table).columns] == [((),), ((),)]
 
 
 def test_far_codes_for_missing_numbers_are_not_known():

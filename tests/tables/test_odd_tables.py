@@ -5,8 +5,6 @@ Nothing is merged, left out or turned into another type without a word that name
 
 from __future__ import annotations
 
-import re
-import tomllib
 import warnings
 
 import numpy as np
@@ -22,10 +20,8 @@ from equidp.runs.saved import FinishedRun
 from equidp.tables import read as stream, split as split_module
 from equidp.tables.columns import read_table
 from equidp.tables.encode import Numbers
-from equidp.tables.findings import Kind, Level, sentence
-from equidp.tables.inspect import inspect_table, recipe_toml
 from equidp.training.plan import Plan
-from support.odd_tables import CATEGORY, DAYS, LONGER, ODD, N, Odd, people, save, stated, turns
+from support.odd_tables import ODD, save, stated
 
 ROLES = Recipe(target="ill", group=("sex",))
 
@@ -119,93 +115,3 @@ def test_a_trained_run_reads_the_same_table_as_it_was_trained_on(what, kind, tmp
     assert np.array_equal(read.targets.numpy(), rows.examples.targets.numpy())
     inputs, _ = quiet(kept.inputs, path)
     assert torch.equal(inputs, read.inputs)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize(("what", "kind"), ONCE, ids=[f"{what}{kind}" for what, kind in ONCE])
-def test_inspect_proposes_a_recipe_that_reads_the_table(what, kind, tmp_path):
-    odd = ODD[what]
-    path = save(odd, tmp_path / f"odd{kind}")
-    report, _ = quiet(inspect_table, path, ROLES.with_changes(stated(odd.recipe)))
-    assert not isinstance(report, str), report
-    (tmp_path / "recipe.toml").write_text(recipe_toml(report), encoding="utf-8")
-    recipe = Recipe.read(tmp_path / "recipe.toml")
-    assert recipe == report.recipe
-    found, _ = quiet(split_and_encode, open_source(str(path), recipe=recipe), 0)
-    assert bool(report.problems) == isinstance(found, str)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("what", ODD)
-def test_reading_by_the_proposed_recipe_says_nothing_that_inspect_does_not_show(what, tmp_path):
-    path = save(ODD[what], tmp_path / "odd.parquet")
-    report, _ = quiet(inspect_table, path, ROLES.with_changes(stated(ODD[what].recipe)))
-    shown = {
-        sentence(found, column.name)
-        for column in report.columns
-        for found in column.findings
-        if not (found.sure and found.options)
-    }
-    read, _ = quiet(read_table, path, report.recipe)
-    kinds = {(column.name, found.kind) for column in report.columns for found in column.findings}
-    counted = {  # cells that inspect has shown as no numbers, and that count as missing by its recipe
-        sentence(found, name)
-        for name, parsed in read.parsed.items()
-        for found in parsed.findings
-        if found.kind is Kind.UNREADABLE and (name, found.kind) in kinds
-    }
-    said = {*read.notes, *read.sentences(Level.DOUBT)}
-    assert said <= shown | counted
-
-
-PROPOSED = {
-    "codes of 17 digits are categories": {"categorical": ["x"]},
-    "codes such as 3E2": {"categorical": ["x"]},
-    "dates in two orders": {"date": {"x": "iso|%d.%m.%Y"}},
-    "dates of the month first": {"date": {"x": "%m/%d/%Y"}},
-    "dates of two digits, not stated": {"date": {"x": "%d.%m.%y"}},
-    "a date for none": {"na": {"x": "9999-12-31"}, **CATEGORY},
-    "durations as texts": {"date": {"x": "duration"}},
-    "durations by type": {"date": {"x": "duration"}},
-    "dollars": {"numeric": ["x"], "thousands": {"x": ","}},
-    "percent": {"numeric": ["x"]},
-    "units": {"numeric": ["x"]},
-    "times of day": {"date": {"x": "%H:%M"}},
-    "brackets": {"numeric": ["x"]},
-    "errors of a spreadsheet": {"na": {"x": "#DIV/0!"}, **CATEGORY},
-}
-
-
-@pytest.mark.parametrize("what", PROPOSED)
-def test_inspect_proposes_what_settles_the_column(what, tmp_path):
-    path = save(ODD[what], tmp_path / "odd.parquet")
-    report, _ = quiet(inspect_table, path, ROLES.with_changes(stated(ODD[what].recipe)))
-    assert report.recipe == ROLES.with_changes(stated({**ODD[what].recipe, **PROPOSED[what]}))
-    (found, said) = quiet(split_and_encode, open_source(str(path), recipe=report.recipe), 0)
-    assert not isinstance(found, str), found
-    assert said == []
-
-
-NAME = """it's "{0}" $HOME"""
-NAMED = {
-    "leading zeros": Odd(turns("01", "02", "11")),
-    "1 and 1.0": Odd(turns("1", "2", "1.0")),
-    "dates": Odd(DAYS),
-    "dollars": Odd([f"${row},5" for row in range(N)]),
-    "decimal commas": Odd(turns("1,5", "2,5")),
-    "slips": Odd([*map(str, range(N - 1)), "n.d."]),
-    "long codes": Odd(turns(*LONGER)),
-}
-
-
-@pytest.mark.parametrize("what", NAMED)
-def test_what_a_message_says_of_a_column_of_any_name_is_toml(what, tmp_path):
-    path = tmp_path / "odd.csv"
-    pd.DataFrame({**people(), NAME: NAMED[what].cells}).to_csv(path, index=False)
-    found, said = quiet(split_and_encode, open_source(str(path), recipe=ROLES), 0)
-    (message,) = said or [found]
-    lines = re.findall(r'\((\[.*?\]) (\w+ = (?:"(?:[^"\\]|\\.)*"|\[.*?\]|true)[^()]*)\)', message)
-    assert lines
-    for section, line in lines:
-        read = tomllib.loads("\n".join([section, *line.split(", ")]))
-        assert [*read.get("column", {}), *read.get("table", {}).get("drop", ())] == [NAME]

@@ -6,7 +6,7 @@ import pytest
 
 from equidp.errors import DataWarning
 from equidp.kernel.noise import SeededRandomness
-from equidp.tables.encode import CELLS, Categories, Numbers, TableEncoder, hash_texts
+from equidp.tables.encode import Numbers
 from equidp.tables.fit import fit_encoder
 from equidp.tables.release import Release
 
@@ -39,12 +39,6 @@ def test_numbers_are_scaled_to_about_mean_zero_and_deviation_one_whatever_their_
     encoded = drawn(numbers).encode(numbers).numpy()
     assert np.abs(encoded.mean(axis=0)).max() < 0.15
     assert (np.abs(encoded.std(axis=0) - 1) < 0.25).all()
-
-
-def test_most_values_are_inside_the_released_range(people):
-    for column in drawn(people.drop(columns="job")).columns:
-        inside = people[column.name].between(column.low, column.high).mean()
-        assert inside > 0.95, column
 
 
 def test_one_extreme_value_is_clipped(people):
@@ -93,11 +87,6 @@ def test_public_bounds_are_used_and_leave_the_noise_to_other_columns(people):
     assert bounded.columns[1] == drawn(people[["year"]]).columns[0]
 
 
-def test_a_range_is_scaled_to_0_and_1_where_no_deviation_is_wanted(people):
-    column = drawn(people[["age"]], standardised=False).columns[0]
-    assert (column.shift, column.scale, column.fill) == (column.low, column.high - column.low, 0.5)
-
-
 @pytest.mark.parametrize("rows", [0, 1, 12])
 def test_too_few_rows_give_an_encoder_of_noise_with_finite_inputs_and_a_warning(people, rows):
     with pytest.warns(DataWarning, match=r"nothing stands out .* in 'job'"):
@@ -105,23 +94,3 @@ def test_too_few_rows_give_an_encoder_of_noise_with_finite_inputs_and_a_warning(
     encoded = encoder.encode(people)
     assert np.isfinite(encoded.numpy()).all()
     assert encoded.shape[1] == len(people.columns)
-
-
-def test_the_encoder_is_kept_as_text(people):
-    encoder = drawn(people, missing="category")
-    assert TableEncoder.from_json(encoder.to_json()) == encoder
-    assert encoder.private
-    assert "epsilon counts" in encoder.notes()[0]
-
-
-def test_texts_fall_into_cells_by_a_public_hash():
-    texts = pd.Series(["cook", None, "cook", "clerk"], dtype=object)
-    cells = hash_texts(texts)
-    assert cells[0] == cells[2] != cells[3]
-    assert ((cells >= 0) & (cells < CELLS)).all()
-    assert Categories("job", (str(cells[0]),), hashed=True).encode(texts).tolist() == [
-        [1.0],
-        [0.0],
-        [1.0],
-        [0.0],
-    ]

@@ -31,12 +31,6 @@ def test_one_row_moves_a_part_by_no_more_than_its_share_allows(share):
         assert moved <= np.sqrt(share) / SIGMA + 0.004  # results are rounded to the grid of their noise
 
 
-def test_the_bound_of_counts_is_reached_when_a_row_counts_in_every_column():
-    rows = np.zeros((5, 4))
-    moved = distance(part(rows, 0.25), part(np.zeros((6, 4)), 0.25))
-    assert moved == pytest.approx(0.5 / SIGMA, rel=1e-2)
-
-
 def test_noise_is_as_large_as_the_share_asks_for():
     # 7,000 draws: their deviation is off by over 5% with probability 3e-9.
     released = part(np.zeros((3, 1000)), 0.25)

@@ -71,13 +71,9 @@ def test_the_values_of_one_person_are_no_signal_of_their_other_rows(seed):
     assert [(each.column, each.suspicious) for each in named] == [("born", False)]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_of_several_classes_the_one_told_best_counts(seed):
-    draw = np.random.default_rng(seed)
-    kind = draw.choice(["a", "b", "c"], 1500)
-    table = pd.DataFrame({"kind": kind, "x": draw.normal(size=1500), "late": (kind == "b") * 9.0})
-    first, second = rank_signals(table, Recipe(target="kind", group=("kind",)))
-    assert (first.column, first.of, first.auc, second.suspicious) == ("late", "b", 1.0, False)
+def test_a_class_of_few_rows_is_not_judged_by():
+    table = pd.DataFrame({"ill": ["no"] * 990 + ["yes"] * 10, "x": np.arange(1000.0)})
+    assert rank_signals(table, Recipe(target="ill", group=("ill",))) == ()
 
 
 @pytest.mark.soak
@@ -92,8 +88,3 @@ def test_inspect_ranks_columns_and_asks_of_leaks_whether_they_are_known_before(t
     assert not {"late merged", "late score", "late stay"} & set(report.recipe.drop)
     dropped = inspect_table(tmp_path / "p.csv", RECIPE.with_changes({"drop": sorted(late)}))
     assert not any(each.suspicious for each in dropped.signals)
-
-
-def test_a_class_of_few_rows_is_not_judged_by():
-    table = pd.DataFrame({"ill": ["no"] * 990 + ["yes"] * 10, "x": np.arange(1000.0)})
-    assert rank_signals(table, Recipe(target="ill", group=("ill",))) == ()

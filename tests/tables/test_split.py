@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 
 from equidp.tables import split as module
-from equidp.tables.labels import code_values, cross_columns
 from equidp.tables.split import draw_rows
 
 ODD = (0.0, -0.0, np.nan, np.inf, -np.inf, 5e-324, -1e-310, 1e300, 0.1, -2.5)
@@ -72,23 +71,3 @@ def test_order_of_columns_and_other_rows_leave_draws_as_they_are():
     assert len(set(drawn)) == 200
     assert not set(drawn) & set(draw_rows(table, 4))
     assert not set(drawn) & set(draw_rows(table.rename(columns={"few": "many"}), 3))
-
-
-def test_no_rows_draw_nothing():
-    assert draw_rows(messy(3)[:0], 0).tolist() == []
-
-
-def test_a_category_is_read_as_its_texts():
-    table = messy(200)
-    columns = {"text": "category", "few": "float"}
-    for name in ("text", "few"):
-        assert code_values(table.astype(columns)[name])[1] == code_values(table[name])[1]
-        assert (code_values(table.astype(columns)[name])[0] == code_values(table[name])[0]).all()
-    codes, names = cross_columns(table, ["few", "text"])
-    assert codes.tolist() == cross_columns(table.astype(columns), ["few", "text"])[0].tolist()
-    few, text = (
-        [names[code] for code in codes] for codes, names in map(code_values, (table["few"], table["text"]))
-    )
-    assert [names[code] for code in codes] == [
-        f"{one}, {other}" for one, other in zip(few, text, strict=True)
-    ]
