@@ -1,4 +1,4 @@
-"""Binnings of columns as an option of a source: given, chosen by a plan, trained on and predicted by."""
+"""Binnings of columns as an option of a source: given, trained on and predicted by."""
 
 from dataclasses import replace
 
@@ -8,10 +8,9 @@ import pytest
 import torch
 
 import equidp
-from equidp.advice.chosen_plan import ASKED, DEFAULT, RULE, ChosenPlan, choose_plan
-from equidp.data import SOURCES, Recipe, open_source
+from equidp.data import Recipe, open_source
 from equidp.data.census import Census, Preparation
-from equidp.data.table import add_binning, split_and_encode, with_binning, with_private_noise
+from equidp.data.table import split_and_encode, with_private_noise
 from equidp.errors import SettingError
 from equidp.evaluation.effects import column_effects
 from equidp.runs.begin import begin, prepare as prepare_run
@@ -73,84 +72,12 @@ def test_private_edges_are_the_seed_s_and_said_to_be_private(path):
     assert not any("edges" in note for note in split.notes)
 
 
-def test_a_census_is_cut_with_its_public_codes():
-    rows = pd.DataFrame({"age": np.arange(80) % 60, "sex": ["0", "1"] * 40, "high": ["0"] * 40 + ["1"] * 40})
-    codes = Preparation(
-        ("age",), {"sex": ("0", "1", "2")}, ("high", "1"), ("sex", "1"), ("no", "yes"), "made up"
-    )
-    census = Census("made up", codes, lambda: rows.astype(str), binning="cut:4")
-    split, encoder = split_and_encode(census, 0)
-    assert [column.width for column in encoder.columns] == [5, 3]
-    assert encoder.examples == len(split.train)
-    square = float(encoder.scales[4]) ** 2  # of the trend, whose mean square is 1
-    expected = 1 - square + split.test.inputs[:, 4] ** 2
-    torch.testing.assert_close(split.test.inputs.norm(dim=1) ** 2, expected)
-    assert "age" in split.notes[0]
-    drawn = split_and_encode(with_private_noise(census, 0.1), 0)[1]
-    assert isinstance(drawn.columns[0], Intervals)
-    assert drawn.private
-
-
-@pytest.mark.soak
-def test_a_run_on_a_named_table_keeps_its_encoder_and_shows_effects_with_public_codes(monkeypatch, tmp_path):
-    rows = pd.DataFrame({"age": np.arange(300) % 60, "sex": ["0", "1"] * 150, "high": ["0", "1", "1"] * 100})
-    codes = Preparation(
-        ("age",), {"sex": ("0", "1", "2")}, ("high", "1"), ("sex", "1"), ("no", "yes"), "made up"
-    )
-    monkeypatch.setitem(SOURCES, "made-up", Census("made-up", codes, lambda: rows.astype(str)))
-    plan = equidp.Plan(model="logistic", batch_size=100, epochs=1, learning_rate=1.0, noise_multiplier=1.0)
-    config = TrainConfig(RunData("made-up", binning="cut:4"), plan.with_changes(method="dpsgd"))
-    begin(prepare_run(config), tmp_path / "run")
-    train(tmp_path / "run")
-    kept = open_run(tmp_path / "run")
-    assert kept.encoder == split_and_encode(kept.config.data.source(), 0)[1]
-    assert {each.column: each.public for each in column_effects(kept.encoder, kept.run.model, 2)} == {
-        "age": False,
-        "sex": True,
-    }
-    assert "Effect of each column" in (tmp_path / "run" / "share" / "card.md").read_text()
-
-
-def test_edges_and_ranges_of_a_census_come_from_rows_and_its_codes_do_not():
-    rows = pd.DataFrame({"age": np.arange(80) % 60, "sex": ["0", "1"] * 40, "high": ["0"] * 40 + ["1"] * 40})
-    codes = Preparation(("age",), {"sex": ("0", "1")}, ("high", "1"), ("sex", "1"), ("no", "yes"), "made up")
-    for binning in (None, "cut:4"):
-        census = Census("made up", codes, lambda: rows.astype(str), binning=binning)
-        encoder = split_and_encode(census, 0)[1]
-        assert "age" in encoder.notes()[0]
-        assert TableEncoder.from_json(encoder.to_json()) == encoder
-        assert not replace(encoder, columns=encoder.columns[1:]).notes()
-
-
 def test_an_encoding_is_for_tables(path):
     for name in ("digits", "mnist"):
         with raises_field(SettingError, "binning"):
             open_source(name, binning="cut")
     with raises_field(SettingError, "binning", "latin-1"):
         opened(path, "latin-1")
-
-
-def test_a_chosen_encoding_is_a_source_s_own_unless_one_was_given(path):
-    plain, images = opened(path), open_source("digits")
-    chosen = ChosenPlan(equidp.Plan(), binning="cut:4,16")
-    assert chosen.source(plain) == with_binning(plain, "cut:4,16")
-    assert chosen.source(opened(path, "standard")) == opened(path, "standard")
-    assert chosen.source(images) is images
-    assert add_binning(plain, "standard") is plain  # it is not read twice
-
-
-def test_a_plan_names_the_encoding_and_its_origin(path):
-    for given, of_plan, found, origin in (
-        (None, {}, "cut", RULE),
-        (None, {"model": "logistic"}, "standard", DEFAULT),
-        ("cut", {"model": "logistic"}, "cut", ASKED),
-    ):
-        source = opened(path, given)
-        chosen = choose_plan(source, source.split(0).train, 0, of_plan)
-        assert chosen.binning == found
-        assert chosen.origin("binning") == origin
-    digits = open_source("digits")
-    assert choose_plan(digits, digits.split(0).train, 0, {}).binning is None
 
 
 @pytest.mark.soak
@@ -176,8 +103,7 @@ def test_a_run_keeps_its_encoding_and_predicts_by_it(path, tmp_path):
     assert {row.name: row.value for row in config.setting_rows(config.plan.resolve(480))}["binning"] == "cut"
 
 
-@pytest.mark.soak
-def test_groups_are_inputs_on_request_and_are_needed_to_predict_then(path, tmp_path):
+def test_groups_are_inputs_on_request(path):
     recipe = opened(path).recipe.with_changes({"group_as_input": True})
     assert Recipe.from_plain(recipe.to_plain()) == recipe
     split, encoder = split_and_encode(open_source(str(path), recipe=recipe), 0)
@@ -186,25 +112,14 @@ def test_groups_are_inputs_on_request_and_are_needed_to_predict_then(path, tmp_p
     assert torch.equal(ours, split.test.groups)
     assert any("sex" in note and "inputs" in note for note in split.notes)
     assert "sex" not in {column.name for column in split_and_encode(opened(path), 0)[1].columns}
-    plan = equidp.Plan(model="logistic", batch_size=100, epochs=1, learning_rate=1.0, noise_multiplier=1.0)
-    begin(
-        prepare_run(TrainConfig(RunData(str(path), recipe), plan.with_changes(method="dpsgd"))),
-        tmp_path / "run",
-    )
-    train(tmp_path / "run")
-    assert "may predict differently by group" in (tmp_path / "run" / "share" / "card.md").read_text()
-    kept = open_run(tmp_path / "run")
-    assert kept.inputs(path).shape == (600, encoder.width)
-    assert len(kept.read_grouped(path)) == 600
-    pd.read_csv(path).drop(columns="sex").to_csv(tmp_path / "new.csv", index=False)
-    with raises_field(equidp.DataError, "sex"):
-        kept.inputs(tmp_path / "new.csv")
 
 
-def test_a_target_that_is_the_group_is_no_input(path):
-    recipe = Recipe(target="income", group=("income",), group_as_input=True, missing="category")
-    split, encoder = split_and_encode(open_source(str(path), recipe=recipe), 0)
-    assert "income" not in {column.name for column in encoder.columns}
-    assert not any("income" in note and "inputs" in note for note in split.notes)
-    with raises_field(SettingError, "group_as_input"):
-        Recipe.from_plain({"group_as_input": "yes"})
+def test_edges_and_ranges_of_a_census_come_from_rows_and_its_codes_do_not():
+    rows = pd.DataFrame({"age": np.arange(80) % 60, "sex": ["0", "1"] * 40, "high": ["0"] * 40 + ["1"] * 40})
+    codes = Preparation(("age",), {"sex": ("0", "1")}, ("high", "1"), ("sex", "1"), ("no", "yes"), "made up")
+    for binning in (None, "cut:4"):
+        census = Census("made up", codes, lambda: rows.astype(str), binning=binning)
+        encoder = split_and_encode(census, 0)[1]
+        assert "age" in encoder.notes()[0]
+        assert TableEncoder.from_json(encoder.to_json()) == encoder
+        assert not replace(encoder, columns=encoder.columns[1:]).notes()

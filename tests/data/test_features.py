@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import sys
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -12,13 +11,12 @@ import torch
 from torch import nn
 
 import equidp
-from equidp.data import features as features_module, open_source
+from equidp.data import open_source
 from equidp.data.cache import image_store
-from equidp.data.efficientnet import efficientnet_lite0, enlarged_side, prepare_images
+from equidp.data.efficientnet import efficientnet_lite0, prepare_images
 from equidp.data.features import FEATURES, NETWORK, WithFeatures
-from equidp.errors import DataError, MissingExtraError, SettingError
+from equidp.errors import SettingError
 from support.errors import raises_field
-from support.toy import RandomImages
 
 
 @dataclass(frozen=True)
@@ -35,13 +33,6 @@ class Images:
         classes = torch.arange(len(inputs)) % 2
         data = equidp.GroupedDataset(inputs, classes, classes.clone(), ("a", "b"), ("no", "yes"))
         return equidp.DataSplit(data.subset(torch.arange(4)), data.subset(torch.arange(4, 6)))
-
-
-@dataclass(frozen=True)
-class Undeclared(Images):
-    """A source that does not say where its pixels lie."""
-
-    pixel_range: ClassVar[tuple[float, float] | None] = None
 
 
 @dataclass(frozen=True)
@@ -98,16 +89,6 @@ def test_features_are_computed_once_for_all_seeds_and_processes():
     assert sum(seen) < 10  # made-up rows alone
 
 
-def test_a_source_whose_seeds_give_other_examples_has_their_features():
-    source, transform = WithFeatures(RandomImages(), "scattering"), FEATURES["scattering"]()
-    for seed in (0, 1, 0):
-        plain, found = RandomImages().split(seed), source.split(seed)
-        assert torch.allclose(found.train.inputs, transform(plain.train.inputs), atol=1e-5)
-        assert torch.allclose(found.test.inputs, transform(plain.test.inputs), atol=1e-5)
-        assert found.notes[0] == "as it is"
-    assert len(list(image_store().folder.glob("*/facts.json"))) == 4
-
-
 def test_a_network_of_ones_own_is_called_in_evaluation_mode(network):
     found = open_source("digits", features=network).split(0)
     assert not network.training
@@ -116,20 +97,6 @@ def test_a_network_of_ones_own_is_called_in_evaluation_mode(network):
     assert torch.allclose(found.train.inputs, expected, atol=1e-5)
     assert "Sequential, of a licence that it does not state, 5 numbers" in found.notes[-1]
     assert "provided that the transform was not trained on this data" in found.notes[-1]
-
-
-def test_a_network_that_changed_under_its_name_gives_new_features_and_back_the_old_ones(network):
-    source = open_source("digits", features=network)
-    layer = network[1]
-    assert isinstance(layer, nn.Linear)
-    before = source.split(0).train.inputs
-    with torch.no_grad():
-        layer.bias += 1
-    assert torch.allclose(source.split(0).train.inputs, before + 1, atol=1e-5)
-    with torch.no_grad():
-        layer.bias -= 1
-    assert torch.allclose(source.split(0).train.inputs, before, atol=1e-5)
-    assert len(list(image_store().folder.glob("*/facts.json"))) == 2
 
 
 @pytest.mark.parametrize(
@@ -186,39 +153,15 @@ def test_images_of_any_scale_are_read_alike_and_grey_ones_are_repeated():
     assert prepare_images(torch.rand(2, 1, 8, 8), 32, (0.0, 1.0)).shape == (2, 3, 32, 32)
 
 
-def test_a_size_is_part_of_the_features_and_of_what_is_kept(monkeypatch):
-    flat = {**dict.fromkeys(FEATURES), NETWORK: lambda: lambda images: images.flatten(1)}
-    monkeypatch.setattr(features_module, "_make_transform", lambda name: flat[name]())
-    shapes = [WithFeatures(Images(), f"{NETWORK}{size}").split(0).train.input_shape for size in ("", "@8")]
-    assert shapes == [(3 * enlarged_side(16) ** 2,), (3 * 8 * 8,)]
-    assert len(list(image_store().folder.glob("*/facts.json"))) == 4
-
-
-@pytest.mark.parametrize(
-    ("source", "field"),
-    [
-        (Images((4, 16, 16)), "inputs"),
-        (Images((3, 4, 4)), "inputs"),
-        (Images((12,)), "inputs"),
-        (Undeclared(), "pixel_range"),
-    ],
-)
-def test_inputs_that_the_network_cannot_read_are_refused(source, field):
-    pytest.importorskip("efficientnet_lite_pytorch")
-    with raises_field(DataError, field):
-        WithFeatures(source, NETWORK).split(0)
-    assert not list(image_store().folder.glob("*/facts.json"))
-
-
-@pytest.mark.parametrize("size", ["@", "@large", "@4", "@5000"])
-@pytest.mark.parametrize("name", [NETWORK, "scattering"])
-def test_a_size_that_is_none_is_refused(name, size):
-    with raises_field(SettingError, "features"):
-        open_source("digits", features=f"{name}{size}")
-
-
-def test_a_package_that_is_not_installed_names_its_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
-    features_module._make_transform.cache_clear()
-    with raises_field(MissingExtraError, "features"):
-        open_source("digits", features=NETWORK)
+def test_a_network_that_changed_under_its_name_gives_new_features_and_back_the_old_ones(network):
+    source = open_source("digits", features=network)
+    layer = network[1]
+    assert isinstance(layer, nn.Linear)
+    before = source.split(0).train.inputs
+    with torch.no_grad():
+        layer.bias += 1
+    assert torch.allclose(source.split(0).train.inputs, before + 1, atol=1e-5)
+    with torch.no_grad():
+        layer.bias -= 1
+    assert torch.allclose(source.split(0).train.inputs, before, atol=1e-5)
+    assert len(list(image_store().folder.glob("*/facts.json"))) == 2

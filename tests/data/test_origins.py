@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from equidp.data import open_source
 from equidp.data.mnist import _idx
 from equidp.data.origins import ORIGINS, Origin, RemoteFile
 from equidp.errors import DataError
@@ -61,37 +60,6 @@ def test_a_damaged_cache_is_downloaded_again(remote, tmp_path):
     assert remote.content() == CONTENT
 
 
-@pytest.mark.soak
-def test_a_terminal_shows_a_bar_that_ends_full(remote, monkeypatch, capfd):
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    remote.content()
-    shown = capfd.readouterr().err
-    assert "downloading labels.gz" in shown
-    assert "100%" in shown
-
-
-@pytest.mark.soak
-def test_a_cache_that_cannot_be_written_is_named(remote, tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("EQUIDP_CACHE", str(tmp_path / "file"))
-    with raises_field(DataError, "EQUIDP_CACHE", WAY_OUT):
-        remote.content()
-
-
-@pytest.mark.soak
-def test_a_data_folder_that_does_not_exist_is_named(remote, tmp_path, monkeypatch):
-    monkeypatch.setenv("EQUIDP_DATA", str(tmp_path / "nowhere"))
-    with raises_field(DataError, "EQUIDP_DATA"):
-        remote.content()
-
-
-@pytest.mark.soak
-def test_a_data_folder_without_the_file_leads_to_its_source(remote, tmp_path, monkeypatch):
-    monkeypatch.setenv("EQUIDP_DATA", str(tmp_path))
-    assert remote.content() == CONTENT
-
-
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/labels.gz", "{}-missing"])
 def test_no_server_and_no_file_name_the_way_out(remote, url):
     with raises_field(DataError, "url", WAY_OUT):
@@ -112,7 +80,6 @@ def test_the_users_folder_comes_first_whatever_its_compression(remote, tmp_path,
     "content",
     [
         pytest.param(gzip.compress(b"other", mtime=0), id="other content"),
-        pytest.param(gzip.compress(CONTENT, mtime=0)[:-9], id="truncated"),
         pytest.param(
             gzip.compress(CONTENT, mtime=0)[:10] + b"\xff" * 20, id="body that is no deflate stream"
         ),
@@ -127,37 +94,6 @@ def test_a_damaged_file_is_named(remote, tmp_path, monkeypatch, content):
         remote.content()
     assert raised.value.field in {"checksum", "content"}
     assert "labels.gz" in str(raised.value)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize(
-    "content", [b"", b"\x00\x00\x09\x01\x00\x00\x00\x03abc", b"\x00\x00\x08\x01\x00\x00\x00\x04abc"]
-)
-def test_idx_files_that_are_none(remote, monkeypatch, content):
-    monkeypatch.setattr(RemoteFile, "content", lambda self: content)
-    with raises_field(DataError, "labels.gz"):
-        _idx(remote)
-
-
-HEADER = "@relation dutch\n@attribute sex {2,1}\n@attribute occupation {5_4_9,2_1}\n"
-
-
-@pytest.mark.parametrize(
-    "content",
-    ["", "@relation dutch\n@attribute sex {2,1}\n", HEADER + "@data\n2,5_4_9\n1,2_", HEADER + "@da", "\xff"],
-    ids=["empty", "no data", "half a row", "half a mark", "no utf-8"],
-)
-def test_arff_files_that_are_none(monkeypatch, content):
-    monkeypatch.setattr(RemoteFile, "content", lambda self: content.encode("latin-1"))
-    with raises_field(DataError, "dutch_census_2001.arff"):
-        open_source("dutch").split(0)
-
-
-@pytest.mark.parametrize("name", ["mnist", "cifar10"])
-def test_a_data_folder_that_is_none_is_refused_before_anything_is_fetched(name, tmp_path, monkeypatch):
-    monkeypatch.setenv("EQUIDP_DATA", str(tmp_path / "nowhere"))
-    with raises_field(DataError, "EQUIDP_DATA"):
-        open_source(name).split(0)
 
 
 def test_the_page_on_data_states_each_origin():

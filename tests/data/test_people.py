@@ -77,14 +77,6 @@ def test_people_become_examples_and_padding_counts_nothing():
     assert torch.equal(data.subset(torch.tensor([2])).targets[0], rows.targets[5:])
 
 
-def test_weights_of_rows_are_kept():
-    rows = toy(4)
-    weighted = equidp.GroupedDataset(
-        rows.inputs, rows.targets, rows.groups, ("a", "b"), ("no", "yes"), weights=torch.arange(1.0, 5.0)
-    )
-    assert by_person(weighted, ["x", "y", "x", "y"], most_rows=3).weights.tolist() == [[1, 3, 0], [2, 4, 0]]
-
-
 def test_the_owner_is_told_what_is_left_out():
     with pytest.warns(
         DataWarning, match="sensitive, not for release: 1 of 2 people have more than 2 rows, so 3"
@@ -93,15 +85,6 @@ def test_the_owner_is_told_what_is_left_out():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         by_person(toy(6), [1, 1, 1, 1, 1, 2], most_rows=5)
-
-
-def test_several_inputs_and_labels_of_any_kind():
-    inputs = {"ids": torch.arange(8).reshape(4, 2), "mask": torch.ones(4, 2)}
-    rows = equidp.GroupedDataset(
-        inputs, torch.tensor([0, 1, 0, 1]), torch.zeros(4).long(), ("a",), ("no", "yes")
-    )
-    for people in (torch.tensor([1, 1, 2, 2]), pd.Series(["x", "x", "y", "y"]), np.array([0.5, 0.5, 1, 1])):
-        assert by_person(rows, people, most_rows=2).inputs["ids"].shape == (2, 2, 2)
 
 
 def test_bad_people_are_refused_in_words():
@@ -130,18 +113,6 @@ def test_one_person_does_not_count_as_two_by_the_type_of_an_identifier(people):
     with raises_field(DataError, "people"):
         classifier.fit(np.eye(4), [0, 1, 0, 1], people=people)
     assert len(by_person(data, pd.Series(["1", "1", "2", "2"]), most_rows=2)) == 2
-
-
-def test_rows_that_do_not_fit_the_targets_are_refused():
-    targets, groups = torch.zeros(3, 2, dtype=torch.int64), torch.zeros(3, dtype=torch.int64)
-    with raises_field(DataError, "targets"):
-        equidp.GroupedDataset(torch.zeros(3, 4, 5), targets, groups, ("a",), ("no", "yes"))
-    with raises_field(DataError, "targets"):
-        equidp.GroupedDataset(torch.zeros(3, 0, 5), targets[:, :0], groups, ("a",), ("no", "yes"))
-    with raises_field(DataError, "weights"):
-        equidp.GroupedDataset(
-            torch.zeros(3, 2, 5), targets, groups, ("a",), ("no", "yes"), weights=torch.ones(3)
-        )
 
 
 def test_people_are_trained_on_and_rows_tested_on():
@@ -192,9 +163,3 @@ def test_a_ledger_counts_rows_or_people_and_not_both(first, name, tmp_path):
         assert ledger.unit == first
         with raises_field(equidp.BudgetError, "unit"):
             make_trainer(other, **asked, ledger=ledger)
-
-
-@pytest.mark.parametrize("rows", [[1, 2], torch.utils.data.TensorDataset(torch.ones(2, 3), torch.arange(2))])
-def test_rows_of_another_kind_are_refused(rows):
-    with raises_field(DataError, "rows"):
-        by_person(rows, [1, 2], most_rows=2)

@@ -48,10 +48,6 @@ def test_normalised_coefficients_have_mean_0_and_deviation_1_in_each_group():
     assert torch.allclose(groups.std(-1), torch.ones(2, 27), atol=0.01)
 
 
-def test_no_images_give_no_coefficients():
-    assert scattering(torch.zeros(0, 1, 28, 28)).shape == (0, 81, 7, 7)
-
-
 @pytest.mark.parametrize("shape", [(2, 1, 7, 28), (2, 40)], ids=str)
 def test_what_is_no_image_of_8_pixels_a_side_is_refused(shape):
     with raises_field(DataError, "inputs"):

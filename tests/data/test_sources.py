@@ -41,18 +41,6 @@ def test_esipovas_adult_is_balanced_by_sex_and_standardised(real_data):
 
 
 @pytest.mark.soak
-def test_esipovas_adult_has_the_same_inputs_whichever_rows_are_sampled(real_data):
-    """One complete row only comes from Holand-Netherlands; seed 13 samples it away."""
-    country = 5 + 7 + 16 + 7 + 14 + 6 + census._ADULT_CODES["native-country"].index("Holand-Netherlands")
-    holders = []
-    for seed in (0, 13):
-        split = open_source("adult-esipova").split(seed)
-        assert split.train.inputs.shape[1] == 98
-        holders.append(float(split.train.inputs[:, country].sum() + split.test.inputs[:, country].sum()))
-    assert holders == [1.0, 0.0]
-
-
-@pytest.mark.soak
 def test_dutch_has_the_papers_rows_groups_and_attributes(real_data):
     split = open_source("dutch").split(0)
     assert (len(split.train), len(split.test)) == (48336, 12084)
@@ -94,29 +82,6 @@ def test_mnist_has_xus_training_set(real_data):
     assert len(split.test) == 10000
     assert abs(float(split.test.inputs.mean())) < 0.02
     assert not torch.equal(split.train.inputs, open_source("mnist").split(1).train.inputs)
-
-
-@pytest.mark.soak
-def test_unit_mnist_keeps_the_same_eights_with_pixels_in_0_to_1(real_data):
-    unit, standardised = open_source("mnist-unit").split(3), open_source("mnist").split(3)
-    assert (float(unit.train.inputs.min()), float(unit.train.inputs.max())) == (0.0, 1.0)
-    assert torch.allclose(
-        (unit.train.inputs[:999] - 0.1307) / 0.3081, standardised.train.inputs[:999], atol=1e-5
-    )
-    assert torch.equal(unit.train.targets, standardised.train.targets)
-
-
-@pytest.mark.soak
-def test_esipovas_mnist_keeps_eights_by_chance(real_data):
-    split = open_source("mnist-esipova").split(0)
-    assert 430 < int(split.train.group_sizes()[8]) < 630
-    assert float(split.train.inputs.max()) == 1.0
-
-
-@pytest.mark.soak
-def test_yus_mnist_is_whole(real_data):
-    split = open_source("mnist-whole").split(0)
-    assert (len(split.train), int(split.train.group_sizes()[8]), split.notes) == (60000, 5851, ())
 
 
 def test_unknown_names_and_settings_that_do_not_belong_are_refused():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import warnings
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -87,45 +86,6 @@ def test_an_example_of_any_weight_moves_the_sum_by_no_more_than_the_sensitivity(
     assert moved > 0 or weight > MOST_WEIGHT  # an example whose gradient overflows is left out
 
 
-def test_a_weight_changes_gradients_that_are_no_longer_than_the_bound_with_it_and_no_others():
-    """Weights multiply losses before gradients are clipped: longer gradients hide them."""
-    model, data, bound = nn.Linear(3, 2), dataset(), 2.0
-    plain = make_engine("ghost", model, LOSS)(data.inputs, data.targets).norms
-    data = replace(data, inputs=data.inputs * torch.where(plain > plain.median(), 4.0, 0.2)[:, None])
-    plain = make_engine("ghost", model, LOSS)(data.inputs, data.targets).norms
-    assert plain.min() < bound < 0.5 * plain.max()
-    for at in range(len(data)):
-        for weight in (1.0, 0.5):
-            step = PrivateStep(
-                make_engine("ghost", model, Loss(LOSS).with_row_weights()),
-                make_policy("dpsgd", {"clipping_bound": bound}),
-                list(model.parameters()),
-                event=Event(1.0, 1e-9),
-                expected_batch_size=1.0,
-                num_groups=2,
-                randomness=NoNoise(),
-            )
-            row = slice(at, at + 1)
-            pairs = with_weights(data.targets[row], torch.tensor([weight]))
-            means = step(data.inputs[row], pairs, data.groups[row])
-            moved = float(torch.cat([each.flatten() for each in means]).norm())
-            assert moved == pytest.approx(min(bound, weight * float(plain[at])), rel=1e-4)
-
-
-def test_twice_the_weights_of_classes_is_the_same_run():
-    plan = equidp.Plan(
-        model=lambda shape, classes: nn.Linear(3, 2), batch_size=6, epochs=4, noise_multiplier=1.0
-    )
-    weights = []
-    for given in ({"no": 1.0, "yes": 8.0}, {"no": 2.0, "yes": 16.0}, {"no": 0.125}):
-        resolved = plan.with_changes(class_weight=given).for_method("dpsgd").resolve(12)
-        trainer = build(resolved, dataset(), weights_seed=3, seed=3)
-        trainer.fit()
-        weights.append(trainer.model.weight.detach())
-    assert torch.equal(weights[0], weights[1])
-    assert torch.equal(weights[0], weights[2])
-
-
 @pytest.mark.parametrize(("largest", "method"), [(12_000.0, "dpsgd"), (1.0, "dpsgd"), (12_000.0, "sgd")])
 def test_weights_of_rows_that_clipping_hides_are_named_before_training(largest, method):
     noise = {} if method == "sgd" else {"noise_multiplier": 1.0}
@@ -196,15 +156,6 @@ def test_what_is_no_weight_is_refused(wrong, kind):
         check_weights(np.array(wrong), "column 'w'")
     with raises_field(DataError, "weights", kind):
         dataset(2, weights=torch.tensor(wrong))
-
-
-def test_part_of_a_dataset_may_have_no_weight_and_training_needs_some():
-    data = dataset(64, weights=torch.cat([torch.zeros(32), torch.ones(32)]))
-    part = data.subset(torch.arange(32))
-    assert not part.weights.any()
-    plan = equidp.Plan(batch_size=8, epochs=1).with_usual_noise().resolve(32)
-    with raises_field(DataError, "weights"):
-        build(plan, part, weights_seed=0, seed=0)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 import equidp
-from equidp.data.people import by_person
 from equidp.data.views import AUGMENTATIONS, Views
 from equidp.errors import DataError, SettingError
 from equidp.kernel.noise import SeededRandomness, SystemRandomness
@@ -51,14 +50,6 @@ def test_a_view_is_a_flip_and_a_shift_of_its_image():
     assert seen["shift"] == windows
 
 
-def test_images_of_a_batch_are_varied_apart():
-    data = images(40)
-    same = data.subset(torch.zeros(40, dtype=torch.int64))
-    views = Views(1, "shift").of(batch_of(same), SystemRandomness()).inputs
-    assert views.shape == same.inputs.shape
-    assert len(torch.unique(views.flatten(1), dim=0)) > 3  # 9 are possible; fewer than 4: below 1e-13
-
-
 def test_views_follow_from_the_runs_randomness():
     made = [Views(3, "flip-shift").of(batch_of(images()), SeededRandomness(7)).inputs for _ in range(2)]
     assert torch.equal(*made)
@@ -74,12 +65,6 @@ class Wordless(SystemRandomness):
 def test_views_of_a_run_for_release_come_from_no_small_seed():
     made = [Views(3, "flip-shift").of(batch_of(images()), Wordless()).inputs for _ in range(2)]
     assert not torch.equal(*made)
-
-
-@pytest.mark.parametrize("name", [name for name in AUGMENTATIONS if name != "none"])
-def test_an_empty_batch_stays_empty(name):
-    empty = images().subset(torch.arange(0))
-    assert Views(3, name).of(batch_of(empty), SystemRandomness()).inputs.shape == (0, 3, 2, 8, 8)
 
 
 @pytest.mark.parametrize("engine", ["ghost", "functional"])
@@ -109,20 +94,6 @@ def test_views_cost_no_privacy_and_predictions_are_of_plain_images():
     assert runs[1].metrics(images())["count"].tolist() == [30, 30, 60]
 
 
-def test_views_of_the_records_of_people_and_of_weighted_rows():
-    data = by_person(images(), [number // 2 for number in range(60)], most_rows=2)
-    batch = Views(3, "shift").of(batch_of(data), SystemRandomness())
-    assert batch.inputs.shape == (30, 6, 2, 8, 8)
-    assert batch.targets[..., 1].unique().tolist() == pytest.approx([1 / 3])
-    make_trainer(data, model=model(), views=3, augmentation="shift", batch_size=6, steps=2, epochs=None).fit()
-    weighted = equidp.GroupedDataset(
-        *(images().inputs, images().targets, images().groups, ("a", "b"), ("no", "yes")),
-        weights=torch.full((60,), 0.5),
-    )
-    batch = Views(5, "flip").of(batch_of(weighted), SystemRandomness())
-    assert batch.targets[..., 1].unique().tolist() == pytest.approx([0.1])
-
-
 def test_what_cannot_be_is_refused():
     with raises_field(SettingError, "views"):
         Views(4)
@@ -134,3 +105,9 @@ def test_what_cannot_be_is_refused():
         make_trainer(toy(), views=2, augmentation="flip")
     with raises_field(SettingError, "views", "'flip'"):
         make_trainer(images(), model=model(), views=2, augmentation="flip", individual=equidp.Individual(1))
+
+
+@pytest.mark.parametrize("name", [name for name in AUGMENTATIONS if name != "none"])
+def test_an_empty_batch_stays_empty(name):
+    empty = images().subset(torch.arange(0))
+    assert Views(3, name).of(batch_of(empty), SystemRandomness()).inputs.shape == (0, 3, 2, 8, 8)
