@@ -31,12 +31,6 @@ def test_epsilon_in_sentences_is_never_below_the_truth():
         assert delta == 1e-5
 
 
-def test_a_guarantee_is_found_in_a_page_and_none_where_there_is_none():
-    page = 'Training was (3, <span class="whole">1e-05</span>)-differentially\nprivate for each'
-    assert stated_guarantees(page) == {(3.0, 1e-5)}
-    assert stated_guarantees(" ".join(guarantee_sentences(Guarantee(math.inf, 1e-5)))) == set()
-
-
 def test_no_more_is_promised_than_epsilon_and_delta_hold():
     """At epsilon 500 the odds may shift by e^500; with a delta above 1/n, publishing one person counts as
     private."""
