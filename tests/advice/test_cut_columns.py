@@ -1,8 +1,6 @@
 """Settings for cut columns follow from public numbers: noise moves logits by the same amount everywhere."""
 
 import dataclasses
-import itertools
-from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -19,8 +17,6 @@ from equidp.tables.recipe import Recipe
 from equidp.training.plan import Plan
 from equidp.training.trainer import Trainer
 
-SIZES, EPSILONS = (1_000, 40_000, 1_000_000), (0.5, 3.0, 8.0)
-
 
 def made_up(num_examples, columns=3, **changes):
     targets = torch.arange(num_examples) % 2
@@ -28,47 +24,8 @@ def made_up(num_examples, columns=3, **changes):
     return equidp.GroupedDataset(inputs, targets, targets, ("a", "b"), ("n", "y"), **changes)
 
 
-@cache
-def settings_of(num_examples, epsilon):
-    return advised(num_examples, epsilon)
-
-
 def advised(num_examples, epsilon, given=None, **changes):
     return advise(made_up(num_examples, **changes), {"epsilon": epsilon}, given, CUT)
-
-
-def way(settings, num_examples):
-    """Sum of the learning rates: rate, over 1 - momentum, times steps."""
-    steps = settings["epochs"] * num_examples / settings["batch_size"]
-    return settings["learning_rate"] / (1 - settings["momentum"]) * steps
-
-
-@pytest.fixture(scope="module")
-def ways():
-    return {
-        (count, epsilon): way(settings_of(count, epsilon).settings, count)
-        for count, epsilon in itertools.product(SIZES, EPSILONS)
-    }
-
-
-@pytest.mark.soak
-def test_steps_are_shorter_the_fewer_examples_and_the_less_epsilon(ways):
-    for count, (less, more) in itertools.product(SIZES, itertools.pairwise(EPSILONS)):
-        assert ways[count, less] <= ways[count, more]
-    for epsilon, (fewer, more) in itertools.product(EPSILONS, itertools.pairwise(SIZES)):
-        assert ways[fewer, epsilon] <= ways[more, epsilon]
-    assert ways[1_000, 0.5] < 0.05 * ways[40_000, 3.0]
-
-
-@pytest.mark.parametrize("epsilon", EPSILONS)
-@pytest.mark.parametrize("count", SIZES)
-def test_settings_can_be_trained_by_and_stay_within_bounds(count, epsilon):
-    advice = settings_of(count, epsilon)
-    assert 0 < advice.settings["learning_rate"] <= 10
-    assert 0.5 < advice.settings["clipping_bound"] < 2
-    resolved = advice.plan(Plan()).for_method(advice.method).with_usual_noise().resolve(count)
-    assert 0 < resolved.sample_rate <= 1
-    assert resolved.steps >= 60
 
 
 def test_the_number_of_columns_changes_nothing():
@@ -128,13 +85,6 @@ def test_so_few_rows_that_nothing_can_be_learnt_are_refused_before_anything_is_s
     assert advised(count, epsilon, {"learning_rate": 0.1}).settings["learning_rate"] < 0.1
 
 
-@pytest.mark.soak
-def test_few_rows_are_cautioned_of():
-    few, many = (advised(count, 0.5).caution for count in (600, 40_000))
-    assert "Few rows for this budget" in few
-    assert many == ""
-
-
 @pytest.fixture
 def table(tmp_path):
     rng = np.random.default_rng(0)
@@ -158,18 +108,3 @@ def test_a_table_is_cut_unless_a_model_or_an_encoding_is_given(table):
     assert (choose_plan(finer, train, 0, {}).binning, choose_plan(finer, train, 0, {}).plan.model) == (
         "cut:8", "additive",
     )  # fmt: skip
-
-
-def test_all_examples_may_be_one_batch():
-    assert (
-        advised(6_000, 3.0, {"batch_size": 0}).settings == advised(6_000, 3.0, {"batch_size": 6_000}).settings
-    )
-
-
-def test_a_method_that_fixes_its_settings_is_neither_refused_nor_explained_by_those_of_the_rule(table):
-    train = table.split(0).train.subset(torch.arange(40))
-    with pytest.raises(SettingError):
-        choose_plan(table, train, 0, {}, level={"epsilon": 0.5})
-    chosen = choose_plan(table, train, 0, {}, level={"epsilon": 0.5}, method="prototypes")
-    assert chosen.advice.settings["model"] == "prototypes"
-    assert chosen.advice.evidence == ""
