@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 
@@ -18,9 +16,3 @@ def test_members_are_found_as_far_as_their_scores_tell():
     assert rates["hidden"] == pytest.approx(0.5, abs=0.05)
     assert rates["seen"] == pytest.approx(0.8413, abs=0.03)  # two normal deviations apart: Phi(1)
     assert rates["hidden"] < rates["all"] < rates["seen"]
-
-
-def test_a_group_of_fewer_than_four_has_no_rate():
-    members = np.arange(10) % 2 == 0
-    rates = sensitive_success_rates(np.arange(10.0), members, (np.arange(10) > 6).astype(int), ["a", "b"])
-    assert math.isnan(rates["b"])

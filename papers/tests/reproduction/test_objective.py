@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from equidp.engines import make_engine
 from equidp.engines.functional import FunctionalEngine
 from equidp.errors import ModelError
 from equidp.kernel.bounding import example_context
@@ -113,27 +112,8 @@ def test_chunks_and_dropout_change_neither_norms_nor_sums():
     torch.testing.assert_close(total.norm(), measured.norms[7])
 
 
-def test_a_policy_that_changes_losses_has_the_functional_engine_and_its_objective():
-    model = models()["linear"]
-    assert make_engine("ghost", model, CROSS_ENTROPY, POLICY).objective == POLICY.objective
-    assert make_engine("functional", model, CROSS_ENTROPY).objective is None
-
-
 def try_model_on(model: nn.Module, state, targets: Tensor) -> None:
     try_objective(ENGINE(model), POLICY, state, (batch()[0].float(), targets))
-
-
-@pytest.mark.parametrize(
-    ("model", "targets"),
-    [
-        (nn.Linear(SHAPE, 1), torch.zeros(12, dtype=torch.int64)),
-        (nn.Linear(SHAPE, 2), torch.rand(12)),
-        (nn.Unflatten(1, (3, 2)), torch.zeros(12, dtype=torch.int64)),
-    ],
-)
-def test_what_is_no_classifier_is_refused(model, targets):
-    with pytest.raises(ModelError):
-        try_model_on(model, state_of(nn.Linear(SHAPE, 1)), targets)
 
 
 class _Distances(nn.Module):
