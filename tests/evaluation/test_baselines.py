@@ -30,11 +30,6 @@ def judged(table: pd.DataFrame):
     return judge_baselines(privacy_costs(table), 0.05)[""]
 
 
-def test_a_baseline_that_private_runs_do_not_beat_serves():
-    found = judged(results((0.9, 0.8), (0.89, 0.81)))
-    assert (found.serves, found.fault, found.seeds, found.of) == (True, "", 0, 3)
-
-
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_one_seed_without_a_finite_loss_is_a_divergence(value):
     table = results((0.9, 0.8), (0.89, 0.81))
@@ -62,18 +57,6 @@ def test_a_baseline_is_beaten_in_every_group_and_every_seed_or_not_at_all():
     whole = (one_seed_is_worse["method"] == "dpsgd") & (one_seed_is_worse["group"] == "all")
     one_seed_is_worse.loc[whole & (one_seed_is_worse["seed"] == 2), "accuracy"] = 0.74
     assert judged(one_seed_is_worse).serves
-
-
-def test_one_bad_seed_of_many_does_not_save_a_baseline_that_is_beaten_beyond_noise():
-    """Twenty runs that are two points better, with a deviation of one: some are worse by chance."""
-    noise = np.random.default_rng(0).normal(0, 0.01, 20)
-    for gain, fault in ((0.02, "beaten"), (0.0, ""), (0.004, "")):
-        table = results((0.8, 0.7), (0.8 + gain, 0.7 + gain), seeds=20)
-        private = table["method"] == "dpsgd"
-        table.loc[private, "accuracy"] += noise[table.loc[private, "seed"]] - noise.mean()
-        whole = private & (table["group"] == "all") & (table["seed"] == 0)
-        table.loc[whole, "accuracy"] = 0.74
-        assert judged(table).fault == fault
 
 
 def test_a_group_of_few_people_neither_saves_nor_spoils_a_baseline():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from equidp.errors import DataError, SettingError
+from equidp.errors import DataError
 from equidp.evaluation.costs import equal_cost, group_gaps, privacy_costs, summary
 from equidp.evaluation.intervals import mean_interval
 from support.errors import raises_field
@@ -52,24 +52,6 @@ def test_costs_gaps_and_verdicts_leave_out_groups_of_few_people():
     assert equal_cost(costs, 0.5).set_index("method").loc["dpsgd", "pair"] == "a | b"
 
 
-def test_a_largest_gap_has_no_interval_below_0():
-    """Student's interval of gaps of 0 and .1 would begin at -.59."""
-    costs = pd.DataFrame(
-        [
-            {"method": method, "setting": "", "seed": seed, "group": group, "accuracy": accuracy, "loss": 0.0}
-            for method, seed, group, accuracy in (
-                *(("sgd", seed, group, 0.9) for seed in (0, 1) for group in ("a", "b", "all")),
-                *(("dpsgd", 0, group, 0.8) for group in ("a", "b", "all")),
-                *(("dpsgd", 1, group, acc) for group, acc in (("a", 0.8), ("b", 0.7), ("all", 0.75))),
-            )
-        ]
-    )
-    row = equal_cost(privacy_costs(costs)).set_index("method").loc["dpsgd"]
-    assert row["gap_low"] == 0.0
-    assert row["gap_high"] > row["gap_mean"] == pytest.approx(0.05)
-    assert row["verdict"] == "inconclusive"
-
-
 def test_costs_pair_runs_of_one_seed():
     costs = privacy_costs(TWO).set_index(["method", "seed", "group"]).sort_index()
     assert costs.loc[("dpsgd", 0, "c"), "privacy_cost"] == pytest.approx(0.5)
@@ -92,13 +74,6 @@ def test_gaps_of_every_pair_and_the_largest():
     assert run.to_dict() == pytest.approx(expected)
 
 
-def test_summary_has_means_and_intervals():
-    row = summary(privacy_costs(TWO)).set_index(["method", "setting", "group"]).loc[("dpsgd", "", "c")]
-    assert row["seeds"] == 2
-    assert row["privacy_cost_mean"] == pytest.approx(0.46)
-    assert row["privacy_cost_low"] == pytest.approx(mean_interval([0.5, 0.42])[1])
-
-
 @pytest.mark.parametrize(
     ("second_seed", "gap_tolerance", "verdict"),
     [(0.30, 0.05, "exceeds tolerance"), (0.21, 0.6, "within tolerance"), (0.60, 0.4, "inconclusive")],
@@ -117,18 +92,8 @@ def test_verdicts_follow_the_whole_interval(second_seed, gap_tolerance, verdict)
     assert row["pair"] == "a | c"
 
 
-def test_one_seed_gives_no_verdict():
-    table = equal_cost(privacy_costs(TWO[TWO["seed"] == 0]))
-    assert set(table["verdict"]) == {"one seed: no verdict"}
-
-
-@pytest.mark.parametrize(
-    ("call", "field"),
-    [
-        (lambda: summary(privacy_costs(TWO), 1.5), "level"),
-        (lambda: equal_cost(privacy_costs(TWO), gap_tolerance=0.0), "gap_tolerance"),
-    ],
-)
-def test_bad_input_is_named(call, field):
-    with raises_field(SettingError, field):
-        call()
+def test_summary_has_means_and_intervals():
+    row = summary(privacy_costs(TWO)).set_index(["method", "setting", "group"]).loc[("dpsgd", "", "c")]
+    assert row["seeds"] == 2
+    assert row["privacy_cost_mean"] == pytest.approx(0.46)
+    assert row["privacy_cost_low"] == pytest.approx(mean_interval([0.5, 0.42])[1])

@@ -1,19 +1,16 @@
 """Effects of columns add up to what an additive model answers, and show no statistics of training rows."""
 
-from functools import partial
-
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from torch import nn
 
-from equidp.evaluation.effects import Effect, column_effects
+from equidp.evaluation.effects import column_effects
 from equidp.kernel.noise import SeededRandomness
 from equidp.models import logistic, mlp
 from equidp.report.document import Document
-from equidp.report.effects import draw_effects, effect_blocks, part_texts
-from equidp.report.plots.style import PAGE, drawn_as
+from equidp.report.effects import effect_blocks
 from equidp.tables.fit import fit_encoder
 from equidp.tables.intervals import Binning
 from equidp.tables.release import Release
@@ -102,20 +99,3 @@ def test_a_card_shows_edges_that_were_released(table):
     text = Document("card", list(effect_blocks(effects, ("a", "b", "c"), ""))).to_markdown()
     (row,) = [line for line in text.splitlines() if line.startswith("| age")]
     assert row.count("to") + row.count("from") + row.count("below") >= 2
-
-
-def test_an_interval_whose_ends_have_one_text_is_about_that_number():
-    effect = Effect("gain", np.zeros((4, 1)), (-6e-8, 6e-8, 2.0), (), missing=False, public=True)
-    texts = part_texts(effect)
-    assert len(set(texts)) == 4
-    assert " to " not in texts[1]
-
-
-@pytest.mark.soak
-def test_of_two_classes_each_column_is_drawn_with_its_effect(table, encoder):
-    effects = column_effects(encoder, logistic((encoder.width,), 2), 2)
-    figure = drawn_as(PAGE, partial(draw_effects, effects, ()))
-    assert [panel.get_title("left") for panel in figure.axes] == [each.column for each in effects]
-    drawn = [panel.patches[0].get_data().values for panel in figure.axes if panel.patches]
-    expected = [each.known[:, 0] for each in effects if each.edges is not None]
-    assert all(map(np.array_equal, drawn, expected))

@@ -1,4 +1,4 @@
-"""Intervals are the textbooks', and cover the truth as often as they say."""
+"""Intervals are the textbooks'."""
 
 from __future__ import annotations
 
@@ -32,27 +32,6 @@ def test_wilsons_interval_is_the_closed_form(successes, count):
     half = z / (1 + z**2 / count) * math.sqrt(share * (1 - share) / count + z**2 / (4 * count**2))
     expected = (share, max(0.0, centre - half), min(1.0, centre + half))
     assert wilson(successes, count, 0.95) == pytest.approx(expected, abs=1e-12)
-
-
-@pytest.mark.soak
-def test_intervals_cover_the_truth_as_often_as_they_say():
-    """Wilson's coverage at 0.8 is 0.89. False alarms, fewer than 85% of 500 samples: once in 10,000."""
-    generator = np.random.default_rng(0)
-    covered = [
-        low <= 0.8 <= high
-        for _, low, high in (wilson(int(k), 50, 0.9) for k in generator.binomial(50, 0.8, 500))
-    ]
-    assert np.mean(covered) > 0.85
-
-
-def test_few_examples_on_which_two_models_agree_are_not_certain():
-    mean, low, high = paired_interval(np.zeros(3), 0.95)
-    assert mean == 0.0
-    assert low < -0.3
-    assert high > 0.3
-    assert paired_interval(np.ones(3), 0.95)[2] <= 1.0
-    many = paired_interval(np.zeros(3000), 0.95)
-    assert -0.001 < many[1] < 0 < many[2] < 0.001
 
 
 def test_paired_intervals_cover_the_truth_about_as_often_as_they_say():

@@ -8,7 +8,6 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from fairlearn.metrics import MetricFrame
 from hypothesis import given, settings, strategies as st
 from sklearn import metrics as theirs
 
@@ -100,27 +99,6 @@ def test_metrics_of_more_classes_are_scikit_learns(name):
     assert not reason
 
 
-@pytest.mark.parametrize("name", [*SCORED, *PREDICTED])
-def test_by_group_they_are_fairlearns(name):
-    found, groups = made(threshold=0.4), np.arange(400) % 3
-    of_scores = name in SCORED
-    frame = MetricFrame(
-        metrics={**SCORED, **PREDICTED}[name],
-        y_true=found.hits,
-        y_pred=found.risks if of_scores else found.predicted_positive,
-        sensitive_features=groups,
-    )
-    for group, expected in frame.by_group.items():
-        assert same(measure_metric(METRICS[name], found.take(groups == group))[0], expected)
-    assert same(measure_metric(METRICS[name], found)[0], frame.overall)
-
-
-@pytest.mark.parametrize("name", ["accuracy", "log_loss", "brier"])
-def test_a_metric_of_single_examples_is_their_mean(name):
-    found = made()
-    assert same(float(METRICS[name].per_example(found).mean()), measure_metric(METRICS[name], found)[0])
-
-
 @pytest.mark.parametrize(
     ("name", "found", "reason"),
     [
@@ -139,22 +117,6 @@ def test_what_is_not_defined_is_nan_with_a_reason(name, found, reason):
     assert reason in said
 
 
-def test_a_few_examples_of_a_class_have_a_value_and_no_interval():
-    found = binary([1] * 4 + [0] * 50, np.linspace(0.9, 0.1, 54))
-    for name in ("auc", "log_loss", "brier"):
-        value, low, high, reason = measure_with_interval(METRICS[name], found, 0.95)
-        assert not math.isnan(value)
-        assert math.isnan(low)
-        assert math.isnan(high)
-        assert "no interval: there are 4 examples of class 'yes', fewer than 5" in reason
-
-
-def test_no_event_in_a_small_group_does_not_look_certain():
-    _, low, high, _ = measure_with_interval(METRICS["calibration"], binary([0] * 20, [0.02] * 20), 0.95)
-    assert low == 0
-    assert high > 0.1
-
-
 F1 = Metric("f1", lambda found: theirs.f1_score(found.hits, found.predicted_positive), True, (0, 1))
 
 
@@ -171,19 +133,14 @@ def test_a_metric_of_ones_own_has_an_interval_that_is_always_the_same():
     ("call", "field"),
     [
         (lambda: metric_named("aucc"), "metric"),
-        (lambda: metric_named(7), "metric"),
         (lambda: Metric("my f1", F1.function, True, (0, 1)), "name"),
-        (lambda: Metric("f1", F1.function, True, (1, 0)), "range"),
         (
             lambda: measure_metric(Metric("odd", lambda found: found.nothing, True, (0, 1)), made()),
             "metric",
         ),
         (lambda: metric_for("auc", NAMES), "metric"),
-        (lambda: measure_with_interval(F1, made(), 1.0), "level"),
         (lambda: Decision(threshold=1.5), "threshold"),
-        (lambda: Decision(threshold=math.nan), "threshold"),
         (lambda: Decision("yess").index(NAMES[:2]), "positive class"),
-        (lambda: Decision("yes").index(NAMES), "positive"),
         (lambda: Decision(threshold=0.3).index(NAMES), "threshold"),
         (lambda: Predictions(np.array([0]), np.eye(3)[:1], NAMES).risks, "positive"),
     ],
@@ -197,26 +154,16 @@ def test_bad_input_is_named(call, field):
     ("names", "positive"),
     [
         (("no", "yes"), "yes"),
-        (("Yes", "no"), "Yes"),
         (("1", "0"), "1"),
-        (("-1", "1"), "1"),
         (("1", "2"), "2"),
         (("False", "True"), "True"),
         (("<=50K", ">50K"), ">50K"),
-        ((">50K", "<=50K"), ">50K"),
         (("high", "low"), "high"),
         (("died", "survived"), "survived"),
     ],
 )
 def test_the_positive_class_follows_from_the_names_alone(names, positive):
     assert positive_by_name(names) == positive
-
-
-def test_a_threshold_counts_the_risk_at_the_cut_as_positive():
-    risks = [0.1, 0.3, 0.30001, 0.7]
-    assert binary([0] * 4, risks, threshold=0.3).predicted_positive.tolist() == [0, 1, 1, 1]
-    assert binary([0] * 4, risks, positive=0, threshold=0.3).predicted_positive.tolist() == [0, 1, 1, 1]
-    assert binary([0] * 4, risks).predicted_positive.tolist() == [0, 0, 0, 1]
 
 
 @pytest.mark.parametrize("name", [name for name, metric in METRICS.items() if "binary" in metric.tasks])
@@ -259,3 +206,10 @@ def test_intervals_hold_their_level_in_a_simulation_of_1000(n, share):
     for name in binary_ones:
         assert counted[name] > 950, name
         assert inside[name] / counted[name] > 0.925, (name, inside[name] / counted[name])
+
+
+def test_a_threshold_counts_the_risk_at_the_cut_as_positive():
+    risks = [0.1, 0.3, 0.30001, 0.7]
+    assert binary([0] * 4, risks, threshold=0.3).predicted_positive.tolist() == [0, 1, 1, 1]
+    assert binary([0] * 4, risks, positive=0, threshold=0.3).predicted_positive.tolist() == [0, 1, 1, 1]
+    assert binary([0] * 4, risks).predicted_positive.tolist() == [0, 0, 0, 1]

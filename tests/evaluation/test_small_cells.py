@@ -114,13 +114,6 @@ def test_no_difference_of_figures_is_about_a_few_people(counts):
 
 
 @pytest.mark.soak
-def test_without_withholding_the_differences_do_show_a_few_people():
-    """What the search above finds in figures as they are."""
-    test = table([[120, 80], [3, 1], [60, 30]])
-    assert smallest_difference(evaluate(same(2), test), test) == 1
-
-
-@pytest.mark.soak
 @pytest.mark.parametrize("seed", range(12))
 def test_no_difference_of_random_tables_is_about_a_few_people(seed):
     rng = np.random.default_rng(seed)
@@ -278,32 +271,3 @@ def test_a_group_of_few_people_is_in_no_number_of_another_column():
     assert shown.small.by_grouping == {"column 1": ("1.2",)}
     counts = shown.groups.set_index("group")["count"].to_dict()
     assert counts == {"0.0": 180, "0.1": 180, "1.0": 200, "1.1": 160, ALL: 360}
-
-
-@pytest.mark.soak
-def test_each_column_is_shown_alone_and_together_with_all():
-    cells = np.array([[[60, 40], [50, 30]], [[20, 40], [50, 70]]])
-    test = by_columns(cells)
-    found = evaluate(same(2), test)
-    assert found.groupings == ("column 0", "column 1")
-    assert found.gaps == {}
-    for at, each in enumerate(found.by_grouping()):
-        alone = replace(test, groups=test.groupings[at].codes(test.groups), groupings=())
-        alone = evaluate(same(2), replace(alone, group_names=test.groupings[at].groups))
-        assert each.gaps == alone.gaps
-        for name in ("groups", "values", "recalls", "calibration"):
-            pd.testing.assert_frame_equal(
-                getattr(each, name).drop(columns="grouping"), getattr(alone, name).drop(columns="grouping")
-            )
-    assert list(evaluate(same(2), replace(test, crossed=True)).groups["group"]) == [*test.group_names, ALL]
-
-
-def test_a_name_that_two_columns_have_is_written_with_the_columns():
-    cells = np.array([[[60, 40], [50, 30]], [[20, 40], [50, 70]]])
-    test = by_columns(cells)
-    groupings = (
-        replace(test.groupings[0], groups=("no", "yes")),
-        replace(test.groupings[1], groups=("yes", ALL)),
-    )
-    shown = evaluate(same(2), replace(test, groupings=groupings)).groups["group"]
-    assert list(shown) == ["no", "column 0: yes", "column 1: yes", f"column 1: {ALL}", ALL]
