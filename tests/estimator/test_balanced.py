@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import equidp
 from equidp.data import class_counts
@@ -93,23 +92,6 @@ def test_weights_come_near_the_truth_and_are_what_is_trained_on(weighted):
 
 
 @pytest.mark.soak
-def test_a_rare_class_is_found():
-    X, y = table(2)
-    found = [
-        (quick(epochs=10, random_state=0, class_weight=weights).fit(X, y).predict(X)[y == "yes"] == "yes")
-        for weights in (None, "balanced")
-    ]
-    assert found[1].mean() > found[0].mean() + 0.3
-
-
-def test_without_privacy_counts_are_exact(drawn):
-    X, y = table(3)
-    model = quick(method="sgd", epsilon=None).fit(X, y)
-    np.testing.assert_allclose(model.class_weight_, by_truth(y), rtol=1e-6)
-    assert not drawn
-
-
-@pytest.mark.soak
 def test_a_limit_that_holds_the_whole_is_charged_once_and_one_that_does_not_reads_nothing(drawn):
     X, y = table(4)
     ledger = equidp.Ledger(limit=(2.5, DELTA))
@@ -168,24 +150,3 @@ def test_wrong_settings_are_refused_before_anything_is_read(settings, field, dra
         quick(ledger=ledger, **settings).fit(X, y)
     assert not drawn
     assert ledger.entries() == ()
-
-
-def test_a_release_in_the_ledger_is_no_step_of_training():
-    X, y = table(8)
-    model = quick(epsilon=1.0, batch_size=N, epochs=4).fit(X, y)  # steps that read all rows too
-    (release, once), (step, steps) = model.run_.entries
-    assert (release.name, step.name) == ("class counts", "step")
-    assert (once, steps, step.rate) == (1, 4, 1.0)
-
-
-def smooth(outputs, targets):
-    return nn.functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=0.2)
-
-
-@pytest.mark.soak
-def test_a_loss_of_ones_own():
-    X, y = table(9)
-    given = {"random_state": 0, "class_weight": {"yes": 4.0}}
-    own = quick(loss=smooth, **given).fit(X, y)
-    assert (quick(**given).fit(X, y).coef_ != own.coef_).any()
-    assert own.run_.loss.class_weights.tolist() == [0.25, 1.0]

@@ -12,18 +12,14 @@ import pandas as pd
 import pytest
 import sklearn
 from sklearn.base import clone
-from sklearn.compose import make_column_transformer
-from sklearn.exceptions import NotFittedError
-from sklearn.impute import SimpleImputer
 from sklearn.model_selection import GridSearchCV, cross_validate
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.preprocessing import StandardScaler
 from torch import nn
 
 import equidp
 from equidp.accounting.planned import default_delta
 from equidp.errors import BudgetError, DataError, PrivacyWarning, SettingError
-from equidp.estimator.classifier import plan_of
 from equidp.policies.table import METHODS
 from support.errors import raises_field
 
@@ -65,31 +61,6 @@ def test_every_method_stays_within_epsilon(method):
     assert fitted.group_names_ == ("city", "country")
 
 
-@SEEDED
-def test_classes_and_columns_keep_their_names():
-    X, y = table(seed=1)
-    frame = pd.DataFrame(X, columns=["age", "hours", "a", "b"], index=np.arange(N) + 7)
-    fitted = quick(epsilon=10.0, epochs=20, random_state=0).fit(frame, pd.Series(y, index=frame.index))
-    assert list(fitted.classes_) == ["no", "yes"]
-    assert list(fitted.feature_names_in_) == ["age", "hours", "a", "b"]
-    assert fitted.n_features_in_ == 4
-    assert set(fitted.predict(frame)) == {"no", "yes"}
-    assert fitted.score(frame, y) > 0.9
-    probabilities = fitted.predict_proba(frame)
-    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0)
-    assert (fitted.classes_[probabilities.argmax(axis=1)] == fitted.predict(frame)).all()
-
-
-def test_groups_are_crossed_from_columns_and_missing_ones_are_a_group():
-    X, y = table(seed=2)
-    groups = pd.DataFrame({"sex": np.where(np.arange(N) % 2, "F", "M"), "old": np.arange(N) % 3 == 0})
-    groups.loc[0, "sex"] = None
-    fitted = alone(quick("dpsgd-f"), X, y, sensitive_features=groups.set_index(np.arange(N) + 5))
-    assert "F, False" in fitted.group_names_
-    assert "missing, True" in fitted.group_names_
-    assert len(fitted.group_names_) == 5
-
-
 def test_rows_in_another_order_are_refused_and_other_labels_are_not():
     """Matched by position they would give every example someone else's group, and nobody would notice."""
     inputs, target = (values(each) for values, each in zip((pd.DataFrame, pd.Series), table(), strict=True))
@@ -107,23 +78,6 @@ def test_rows_in_another_order_are_refused_and_other_labels_are_not():
     )
 
 
-def test_measurements_are_no_groups():
-    X, y = table()
-    with raises_field(DataError, "sensitive_features", "100"):
-        quick("dpsgd").fit(X, y, sensitive_features=X[:, 0])
-
-
-def test_a_method_that_needs_groups_says_so_before_it_spends():
-    X, y = table()
-    ledger = equidp.Ledger(limit=(3.0, 1e-4))
-    for method in ("dpsgd-f", "dpsgd-f-code", "naive"):
-        with raises_field(SettingError, "method"):
-            quick(method, ledger=ledger).fit(X, y)
-    with raises_field(DataError, "sensitive_features", "12", "240"):
-        quick(ledger=ledger).fit(X, y, sensitive_features=GROUPS[:12])
-    assert ledger.entries() == ()
-
-
 @pytest.mark.parametrize(
     ("settings", "field"),
     [
@@ -132,15 +86,10 @@ def test_a_method_that_needs_groups_says_so_before_it_spends():
         ({"method": "sgd"}, "epsilon"),
         ({"epsilon": -1}, "epsilon"),
         ({"epochs": 0}, "epochs"),
-        ({"model": "logstic"}, "model"),
         ({"model": nn.Linear(4, 2)}, "model"),
         ({"batch_size": 1000}, "batch_size"),
-        ({"method_settings": {"learning_rate": 1}}, "method setting"),
         ({"method_settings": {"smothing": 0.9}}, "method setting"),
-        ({"method_settings": ["smoothing"]}, "method_settings"),
-        ({"model": 3}, "model"),
         ({"model": lambda shape: nn.Linear(4, 2)}, "model"),
-        ({"model": lambda shape, classes: classes}, "model"),
         ({"device": 99}, "device"),
     ],
 )
@@ -172,50 +121,118 @@ def test_a_refused_fit_leaves_the_estimator_as_it_was(refused):
     assert model.epsilon_total_ == before
 
 
+@pytest.mark.soak
+def test_an_estimator_that_is_fitted_again_warns_with_the_total():
+    X, y = table(seed=9)
+    model, entries = quick(epsilon=1.0), []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for scale in (1.0, 2.0, 3.0):  # other rows may be of the same people
+            model.fit(scale * X, y)
+            entries += model.run_.entries
+    assert [text.split()[0] for text in totals(caught)] == ["2", "3"]
+    by_best_order = equidp.kernel.epsilon.epsilon(tuple(entries), model.delta_, "rdp")
+    assert by_best_order <= model.epsilon_total_ < 1.2 * by_best_order < 3.0
+    assert f"epsilon {model.epsilon_total_:.4g}" in totals(caught)[-1]
+
+
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore::equidp.errors.PrivacyWarning")
-def test_a_stopped_fit_leaves_no_model_of_other_classes(monkeypatch):
-    X, y = table(seed=19)
-    model = quick().fit(X, y)
-    step = equidp.Trainer.step
+def test_fits_chosen_by_results_add_up_at_the_order_of_the_first():
+    """Privacy losses of a second fit whose settings follow from the first may not be composed."""
+    X, y = table(seed=9)
+    model = quick(epsilon=1.0, epochs=1).fit(X, y)
+    entries, ledger = model.run_.entries, equidp.Ledger()
+    (event, steps) = entries[0]
+    ledger.check(event, steps, delta=model.delta_)
+    model.set_params(epochs=3, batch_size=60).fit(X, y)
+    entries += model.run_.entries
+    assert model.epsilon_total_ == ledger.spent(entries, delta=model.delta_)
+    assert model.epsilon_total_ > equidp.kernel.epsilon.epsilon(entries, model.delta_)
+
+
+@pytest.mark.soak
+@pytest.mark.filterwarnings("ignore::equidp.errors.PrivacyWarning")
+def test_groups_are_routed_as_metadata():
+    X, y = table(seed=12)
+    with sklearn.config_context(enable_metadata_routing=True):
+        model = make_pipeline(StandardScaler(), quick("dpsgd-f").set_fit_request(sensitive_features=True))
+        done = cross_validate(model, X, y, cv=2, params={"sensitive_features": GROUPS}, return_estimator=True)
+        search = GridSearchCV(model, {"privateclassifier__clipping_bound": [0.5, 1.0]}, cv=2)
+        search.fit(X, y, sensitive_features=GROUPS)
+    assert all(each[-1].group_names_ == ("city", "country") for each in done["estimator"])
+    assert search.best_estimator_[-1].group_names_ == ("city", "country")
+
+
+@pytest.mark.soak
+def test_one_limit_holds_for_all_folds_and_refuses_the_one_too_many():
+    X, y = table(seed=13)
+    ledger = equidp.Ledger(limit=(3.0, 1e-4))
+    model = quick(epsilon=1.5, ledger=ledger)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PrivacyWarning)
+        cross_validate(model, X, y, cv=2, error_score="raise")
+    assert 1.5 < ledger.spent() <= 3.0
+    with raises_field(BudgetError, "ledger"):
+        cross_validate(model, X, y, cv=5, error_score="raise")
+    assert ledger.spent() <= 3.0
+    assert clone(model).ledger is ledger
+    with raises_field(BudgetError, "ledger"):
+        pickle.dumps(model)
+
+
+@pytest.mark.soak
+def test_what_a_stopped_fit_spent_is_counted(monkeypatch):
+    X, y = table(seed=14)
+    model = quick()
+    step, steps = equidp.Trainer.step, []
 
     def interrupted(self):
-        step(self)
-        raise KeyboardInterrupt
+        taken = step(self)
+        steps.append(1)
+        if len(steps) == 3:
+            raise KeyboardInterrupt
+        return taken
 
     monkeypatch.setattr(equidp.Trainer, "step", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        model.fit(X, np.where(y == "yes", "good", "bad"))
-    with pytest.raises(NotFittedError):
-        model.predict(X)
-    assert model.epsilon_total_ > 3.0
+        model.fit(X, y)
+    assert 0 < model.epsilon_spent_ < 3.0
+    monkeypatch.undo()
+    with pytest.warns(PrivacyWarning, match="2 fits"):
+        model.fit(X, y)
+    assert model.epsilon_total_ > model.epsilon_spent_
 
 
-def test_rows_beyond_float32_have_no_prediction():
-    """Their outputs are NaN, which would have been the first class."""
-    X, _ = table(seed=21)
-    fitted = equidp.PrivateClassifier(epochs=1, accountant="rdp").fit(X, (X[:, 0] > 0).astype(int))
-    with raises_field(DataError, "X"):
-        fitted.predict(np.full((2, 4), 1e39))
+def test_options_of_a_plan_are_arguments_of_estimators_with_the_same_defaults():
+    """A new option of `Plan` becomes an argument of `PrivateEstimator`, or is listed here with the reason."""
+    not_arguments = {
+        "noise_multiplier",  # follows from epsilon
+        "risk",
+        "steps",  # follow from epochs
+        "sample_rate",  # the number of rows is public
+        "workers",  # rows are in memory
+        "physical_batch_size",
+        "views",  # of images
+        "augmentation",
+    }
+    own_defaults = {"batch_size", "learning_rate", "class_weight"}  # by the number of rows and the optimizer
+    own_defaults |= {"epsilon", "epochs"}  # those of a plan say that none is given
+    arguments = {each.name: each.default for each in dataclasses.fields(equidp.PrivateClassifier)}
+    options = {each.name: each.default for each in equidp.Plan.options()}
+    assert options.keys() - arguments.keys() == not_arguments
+    same = options.keys() & arguments.keys() - own_defaults
+    assert {name: arguments[name] for name in same} == {name: options[name] for name in same}
 
 
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
-        ({"y": [None] + ["a", "b"] * 119 + ["a"]}, "y"),
-        ({"X": pd.DataFrame({"day": pd.date_range("2020", periods=N), "a": 1.0})}, "X"),
-        ({"X": pd.DataFrame({"time": pd.to_timedelta(np.arange(N), unit="D")})}, "X"),
-        ({"X": np.arange(N).astype("datetime64[D]")[:, None]}, "X"),
-        ({"sample_weight": ["heavy"] * N}, "sample_weight"),
-        ({"sensitive_features": "sex"}, "sensitive_features"),
-        ({"sensitive_features": np.zeros((N, 2, 2))}, "sensitive_features"),
-    ],
-)
-def test_wrong_inputs_are_refused(change, field):
-    X, y = table(seed=22)
-    model = quick()
-    with raises_field(DataError, field):
-        model.fit(**{"X": X, "y": np.array(y, dtype=object), **change})
-    assert not hasattr(model, "epsilon_total_")
+def test_groups_are_crossed_from_columns_and_missing_ones_are_a_group():
+    X, y = table(seed=2)
+    groups = pd.DataFrame({"sex": np.where(np.arange(N) % 2, "F", "M"), "old": np.arange(N) % 3 == 0})
+    groups.loc[0, "sex"] = None
+    fitted = alone(quick("dpsgd-f"), X, y, sensitive_features=groups.set_index(np.arange(N) + 5))
+    assert "F, False" in fitted.group_names_
+    assert "missing, True" in fitted.group_names_
+    assert len(fitted.group_names_) == 5
 
 
 def test_schedule_and_average_are_those_of_a_plan_and_predictions_of_the_average():
@@ -267,113 +284,6 @@ def test_a_module_of_ones_own_and_settings_of_a_method():
     assert alone(quick(model="mlp"), *table(seed=6)).epsilon_spent_ <= 3.0
 
 
-@SEEDED
-def test_columns_with_gaps_and_categories_go_through_a_column_transformer():
-    X, y = table(seed=7)
-    frame = pd.DataFrame({"age": X[:, 0], "job": np.where(X[:, 1] > 0, "clerk", "cook")})
-    frame.loc[::9, "age"] = np.nan
-    frame.loc[::7, "job"] = None
-    columns = make_column_transformer(
-        (make_pipeline(SimpleImputer(), StandardScaler()), ["age"]),
-        (OneHotEncoder(handle_unknown="ignore"), ["job"]),
-        sparse_threshold=0,
-    )
-    model = make_pipeline(columns, quick("dpsgd-f", epsilon=10.0, epochs=20, random_state=0))
-    model.fit(frame, y, privateclassifier__sensitive_features=GROUPS)
-    assert model.score(frame, y) > 0.8
-
-
-def test_a_fitted_model_pickles():
-    X, y = table(seed=8)
-    fitted = alone(quick(), X, y)
-    again = pickle.loads(pickle.dumps(fitted))
-    assert (again.predict_proba(X) == fitted.predict_proba(X)).all()
-    assert again.epsilon_spent_ == fitted.epsilon_spent_
-
-
-def test_a_warning_names_the_line_that_called_fit():
-    X, y = table(seed=16)
-    with pytest.warns(PrivacyWarning) as seeded:
-        quick(random_state=0).fit(X, y)
-    fitted = alone(quick(), X, y)
-    with pytest.warns(PrivacyWarning) as second:
-        fitted.fit(X, y)
-    assert {each.filename for each in [*seeded, *second]} == {__file__}
-
-
-@pytest.mark.soak
-def test_an_estimator_that_is_fitted_again_warns_with_the_total():
-    X, y = table(seed=9)
-    model, entries = quick(epsilon=1.0), []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for scale in (1.0, 2.0, 3.0):  # other rows may be of the same people
-            model.fit(scale * X, y)
-            entries += model.run_.entries
-    assert [text.split()[0] for text in totals(caught)] == ["2", "3"]
-    by_best_order = equidp.kernel.epsilon.epsilon(tuple(entries), model.delta_, "rdp")
-    assert by_best_order <= model.epsilon_total_ < 1.2 * by_best_order < 3.0
-    assert f"epsilon {model.epsilon_total_:.4g}" in totals(caught)[-1]
-
-
-@pytest.mark.soak
-@pytest.mark.filterwarnings("ignore::equidp.errors.PrivacyWarning")
-def test_fits_chosen_by_results_add_up_at_the_order_of_the_first():
-    """Privacy losses of a second fit whose settings follow from the first may not be composed."""
-    X, y = table(seed=9)
-    model = quick(epsilon=1.0, epochs=1).fit(X, y)
-    entries, ledger = model.run_.entries, equidp.Ledger()
-    (event, steps) = entries[0]
-    ledger.check(event, steps, delta=model.delta_)
-    model.set_params(epochs=3, batch_size=60).fit(X, y)
-    entries += model.run_.entries
-    assert model.epsilon_total_ == ledger.spent(entries, delta=model.delta_)
-    assert model.epsilon_total_ > equidp.kernel.epsilon.epsilon(entries, model.delta_)
-
-
-@pytest.mark.soak
-def test_clones_are_counted_by_a_ledger_alone():
-    X, y = table(seed=10)
-    grid = {"clipping_bound": [0.5, 1.0, 2.0]}
-    search = GridSearchCV(quick("dpsgd-f"), grid, cv=2)
-    alone(search, X, y, sensitive_features=GROUPS)
-    assert search.best_estimator_.epsilon_total_ == search.best_estimator_.epsilon_spent_
-    ledger = equidp.Ledger(limit=(20.0, 1e-4))
-    search = GridSearchCV(quick("dpsgd-f", ledger=ledger), grid, cv=2, error_score="raise")
-    alone(search, X, y, sensitive_features=GROUPS)
-    assert search.best_estimator_.epsilon_total_ == ledger.spent() > 2 * search.best_estimator_.epsilon_spent_
-
-
-@pytest.mark.soak
-@pytest.mark.filterwarnings("ignore::equidp.errors.PrivacyWarning")
-def test_groups_are_routed_as_metadata():
-    X, y = table(seed=12)
-    with sklearn.config_context(enable_metadata_routing=True):
-        model = make_pipeline(StandardScaler(), quick("dpsgd-f").set_fit_request(sensitive_features=True))
-        done = cross_validate(model, X, y, cv=2, params={"sensitive_features": GROUPS}, return_estimator=True)
-        search = GridSearchCV(model, {"privateclassifier__clipping_bound": [0.5, 1.0]}, cv=2)
-        search.fit(X, y, sensitive_features=GROUPS)
-    assert all(each[-1].group_names_ == ("city", "country") for each in done["estimator"])
-    assert search.best_estimator_[-1].group_names_ == ("city", "country")
-
-
-@pytest.mark.soak
-def test_one_limit_holds_for_all_folds_and_refuses_the_one_too_many():
-    X, y = table(seed=13)
-    ledger = equidp.Ledger(limit=(3.0, 1e-4))
-    model = quick(epsilon=1.5, ledger=ledger)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", PrivacyWarning)
-        cross_validate(model, X, y, cv=2, error_score="raise")
-    assert 1.5 < ledger.spent() <= 3.0
-    with raises_field(BudgetError, "ledger"):
-        cross_validate(model, X, y, cv=5, error_score="raise")
-    assert ledger.spent() <= 3.0
-    assert clone(model).ledger is ledger
-    with raises_field(BudgetError, "ledger"):
-        pickle.dumps(model)
-
-
 def test_fits_outside_the_ledger_count_in_the_total():
     X, y = table(seed=13)
     first, second = (equidp.Ledger(limit=(9.0, 1e-4)) for _ in range(2))
@@ -385,57 +295,3 @@ def test_fits_outside_the_ledger_count_in_the_total():
     with pytest.warns(PrivacyWarning, match="2 fits"):
         model.set_params(ledger=second).fit(X, y)
     assert model.epsilon_total_ > 1.5 * alone
-
-
-@pytest.mark.soak
-def test_what_a_stopped_fit_spent_is_counted(monkeypatch):
-    X, y = table(seed=14)
-    model = quick()
-    step, steps = equidp.Trainer.step, []
-
-    def interrupted(self):
-        taken = step(self)
-        steps.append(1)
-        if len(steps) == 3:
-            raise KeyboardInterrupt
-        return taken
-
-    monkeypatch.setattr(equidp.Trainer, "step", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        model.fit(X, y)
-    assert 0 < model.epsilon_spent_ < 3.0
-    monkeypatch.undo()
-    with pytest.warns(PrivacyWarning, match="2 fits"):
-        model.fit(X, y)
-    assert model.epsilon_total_ > model.epsilon_spent_
-
-
-def test_the_learning_rate_follows_the_optimizer():
-    rates = {
-        optimizer: plan_of(equidp.PrivateClassifier(optimizer=optimizer), 100).learning_rate
-        for optimizer in ("sgd", "adam")
-    }
-    assert rates == {"sgd": 0.5, "adam": 0.01}
-    given = equidp.PrivateClassifier(optimizer="adam", learning_rate=0.2)
-    assert plan_of(given, 100).learning_rate == 0.2
-
-
-def test_options_of_a_plan_are_arguments_of_estimators_with_the_same_defaults():
-    """A new option of `Plan` becomes an argument of `PrivateEstimator`, or is listed here with the reason."""
-    not_arguments = {
-        "noise_multiplier",  # follows from epsilon
-        "risk",
-        "steps",  # follow from epochs
-        "sample_rate",  # the number of rows is public
-        "workers",  # rows are in memory
-        "physical_batch_size",
-        "views",  # of images
-        "augmentation",
-    }
-    own_defaults = {"batch_size", "learning_rate", "class_weight"}  # by the number of rows and the optimizer
-    own_defaults |= {"epsilon", "epochs"}  # those of a plan say that none is given
-    arguments = {each.name: each.default for each in dataclasses.fields(equidp.PrivateClassifier)}
-    options = {each.name: each.default for each in equidp.Plan.options()}
-    assert options.keys() - arguments.keys() == not_arguments
-    same = options.keys() & arguments.keys() - own_defaults
-    assert {name: arguments[name] for name in same} == {name: options[name] for name in same}

@@ -36,24 +36,6 @@ def test_people_are_counted_sampled_and_promised_epsilon():
     assert len(model.predict(rows)) == 300
 
 
-@pytest.mark.soak
-def test_balanced_weights_count_one_row_of_each_person():
-    rows, classes, people = table()
-    given = {"class_weight": "balanced", "rows_per_person": 3}
-    model = quick(**given).fit(rows, classes, sensitive_features=people % 2, people=people)
-    assert model.epsilon_spent_ <= 3
-    assert model.class_weight_.max() == 1
-
-
-@pytest.mark.soak
-def test_rows_that_are_left_out_are_told():
-    rows, classes, people = table()
-    with pytest.warns(
-        equidp.errors.DataWarning, match="100 of 100 people have more than 2 rows, so 100 rows"
-    ):
-        quick(rows_per_person=2).fit(rows, classes, people=people)
-
-
 def test_what_cannot_be_is_refused():
     rows, classes, people = table()
     with raises_field(SettingError, "rows_per_person"):

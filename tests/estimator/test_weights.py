@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from sklearn.feature_selection import SelectFromModel
 from sklearn.linear_model import LogisticRegression
-from torch import nn
 
 import equidp
 from equidp.errors import DataError, PrivacyWarning
@@ -65,21 +64,6 @@ def test_coefficients_give_the_decision_function_and_that_the_predictions(classe
     assert SelectFromModel(fitted, prefit=True, max_features=1).transform(X).shape == (N, 1)
 
 
-@pytest.mark.soak
-def test_only_fitted_linear_models_have_coefficients():
-    X, y = table(4)
-    assert not hasattr(quick(), "coef_")
-    fitted = quick(model="mlp", random_state=0).fit(X, y)
-    assert not hasattr(fitted, "coef_")
-    assert not hasattr(fitted, "intercept_")
-    with pytest.raises(AttributeError, match="coef_ is of linear models, and this one has other layers"):
-        _ = fitted.coef_
-    own = quick(model=lambda shape, outputs: nn.Linear(shape[0], outputs, bias=False), random_state=0).fit(
-        X, y
-    )
-    assert own.intercept_.tolist() == [0.0]
-
-
 @pytest.mark.parametrize(
     ("weights", "given"),
     [
@@ -97,29 +81,6 @@ def test_weights_that_are_none_are_refused_before_anything_is_spent(weights, giv
     with raises_field(DataError, "sample_weight", given):
         quick(ledger=ledger).fit(X, y, sample_weight=weights)
     assert ledger.entries() == ()
-
-
-@pytest.mark.soak
-def test_a_rare_class_is_found_although_clipped_gradients_count_the_same():
-    """Weights above 1 would be clipped away: heavy classes keep 1, and the others get less."""
-    rng = np.random.default_rng(20)
-    X = rng.normal(size=(3000, 4))
-    y = (X[:, 0] + rng.normal(size=3000) > 2).astype(int)  # 8% of class 1
-    found = [
-        quick(epochs=10, random_state=0, class_weight=weights).fit(X, y).predict(X)[y == 1].mean()
-        for weights in (None, {1: 12}, {0: 1 / 12})
-    ]
-    assert found[0] < 0.2
-    assert found[1] == found[2] > 0.5
-
-
-@pytest.mark.soak
-def test_class_weights_are_by_label_of_any_type():
-    X, y = table(7)
-    codes = (y == "yes").astype(int)
-    by_name = quick(random_state=0, class_weight={"yes": 4}).fit(X, y).coef_
-    assert (quick(random_state=0, class_weight={1: 4}).fit(X, codes).coef_ == by_name).all()
-    assert (quick(random_state=0, class_weight={1.0: 4}).fit(X, codes == 1).coef_ == by_name).all()
 
 
 @pytest.mark.soak
