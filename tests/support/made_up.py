@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -72,8 +70,3 @@ def made_up(
         command="equidp compare",
     )
     return Comparison(setup, pd.DataFrame(results), {"epochs": pd.DataFrame(epochs)})
-
-
-def with_setup(comparison: Comparison, **changes: Any) -> Comparison:
-    """The comparison with other facts about its setup."""
-    return replace(comparison, setup=replace(comparison.setup, **changes))
