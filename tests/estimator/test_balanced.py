@@ -70,6 +70,14 @@ def test_a_fit_with_its_counts_spends_epsilon_and_no_more(drawn):
 
 
 @pytest.mark.soak
+def test_a_person_is_in_one_count(drawn):
+    X, y = table(6)
+    quick(rows_per_person=2, delta=DELTA).fit(X, y, people=np.arange(N) // 2)
+    ((codes, _),) = drawn
+    assert codes.shape == (N // 2,)
+
+
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore:weights of rows reach:equidp.errors.DataWarning")
 @pytest.mark.parametrize("weighted", [False, True])
 def test_weights_come_near_the_truth_and_are_what_is_trained_on(weighted):
