@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.data import TensorDataset
 
 import equidp
-from equidp.engines import check_rows, make_engine
+from equidp.engines import check_rows
 from equidp.engines.functional import FunctionalEngine
 from equidp.engines.ghost import GhostEngine
 from equidp.errors import DataError, ModelError
@@ -126,43 +126,14 @@ def variational_loss(outputs: Any, targets: Tensor) -> Tensor:
     return (made - targets).square().sum(dim=1) + apart
 
 
-def diffusion(model: Any, values: Tensor) -> Tensor:
-    noise, time = torch.randn_like(values), torch.rand(len(values), 1)
-    return model.net(torch.cat([values * (1 - time) + noise * time, time], dim=1)) - noise
-
-
 def frozen_norm() -> nn.Module:
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
     model[1].eval().requires_grad_(False)
     return model
 
 
-def medical() -> nn.Module:
-    return nn.Sequential(
-        *(nn.Conv2d(3, 8, 3, padding=1), nn.InstanceNorm2d(8, affine=True), nn.ReLU(), nn.Dropout2d(0.2)),
-        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2)),
-    )
-
-
 def images(*shape: int) -> Tensor:
     return torch.rand(ROWS, *shape)
-
-
-def resnet_block() -> nn.Module:
-    class Block(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body = nn.Sequential(
-                *(nn.Conv2d(4, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU()),
-                *(nn.Conv2d(4, 4, 3, padding=1), nn.GroupNorm(2, 4)),
-            )
-
-        def forward(self, values: Tensor) -> Tensor:
-            return torch.relu(self.body(values) + values)
-
-    return nn.Sequential(
-        nn.Conv2d(3, 4, 3), Block(), Block(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)
-    )
 
 
 def numbers(*shape: int) -> Tensor:
@@ -170,11 +141,8 @@ def numbers(*shape: int) -> Tensor:
 
 
 SOUND: dict[str, Callable[[], tuple[Any, ...]]] = {
-    "perceptron with dropout": lambda: (
-        nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 2)), numbers(6)),
     "one logit": lambda: (
         nn.Linear(6, 1), numbers(6), TARGETS[:, None].float(), nn.BCEWithLogitsLoss(reduction="none")),
-    "residual network": lambda: (resnet_block(), images(3, 8, 8)),
     "packed lstm, padded again": lambda: (texts(packed_and_padded), words()),
     "bag of words": lambda: (nn.Sequential(nn.EmbeddingBag(WORDS, 8), nn.Linear(8, 2)), words()),
     "transformer with positions": lambda: (
@@ -187,14 +155,10 @@ SOUND: dict[str, Callable[[], tuple[Any, ...]]] = {
     "variational autoencoder": lambda: (
         Of(variational, encoder=nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 4)),
            decoder=nn.Linear(2, 6)), data := numbers(6), data, variational_loss),
-    "diffusion": lambda: (
-        Of(diffusion, net=nn.Sequential(nn.Linear(7, 16), nn.ReLU(), nn.Linear(16, 6))), numbers(6),
-        TARGETS, lambda outputs, targets: outputs.square().sum(dim=1)),
     "dropout in evaluation too": lambda: (
         Of(lambda own, x: own.out(nn.functional.dropout(torch.relu(own.first(x)), 0.5, training=True)),
            first=nn.Linear(6, 8), out=nn.Linear(8, 2)), numbers(6)),
     "frozen batch normalisation": lambda: (frozen_norm(), numbers(6)),
-    "instance normalisation": lambda: (medical(), images(3, 16, 16)),
     "segmentation": lambda: (
         nn.Conv2d(3, 2, 3, padding=1), images(3, 6, 6), torch.randint(2, (ROWS, 6, 6)),
         lambda outputs, targets: LOSS(outputs, targets).mean(dim=(1, 2))),
@@ -210,17 +174,6 @@ def test_sound_models_of_tutorials_train(name):
     made = trainer(model, inputs, *rest)
     run = made.fit()
     assert run.facts.steps == 2
-
-
-def conv_reader(model: Any, series: Tensor) -> Tensor:
-    lengths, order = (series.abs().sum(dim=1) != 0).sum(dim=1).sort(descending=True)
-    read = torch.relu(model.conv(series[order])) * (torch.arange(TIME) < lengths[:, None])[:, None]
-    return model.out((read.sum(dim=2) / lengths.clamp(min=1)[:, None])[order.argsort()])
-
-
-def series() -> Tensor:
-    kept = torch.arange(TIME) < torch.randint(1, TIME + 1, (ROWS,))[:, None]
-    return numbers(2, TIME) * kept[:, None]
 
 
 def centred(values: Tensor) -> Tensor:
@@ -261,12 +214,6 @@ class Running(nn.Module):
         return self.layer(values - self.mean)
 
 
-class Marked(Running):
-    def forward(self, values: Tensor) -> Tensor:
-        self.mean.fill_(torch.nan)
-        return self.layer(values)
-
-
 def mixed_up(own: Any, values: Tensor) -> Tensor:
     return own.out(0.5 * values + 0.5 * values[torch.randperm(len(values))])
 
@@ -283,8 +230,6 @@ MIXING: dict[str, Callable[[], tuple[Any, ...]]] = {
     "sorted and packed, padded by the last word": lambda: (
         texts(sorted_and_packed, WORDS - 1), words(WORDS - 1)),
     "centred": lambda: (two_layers(centred), numbers(6)),
-    "softmax over the batch": lambda: (two_layers(lambda h: h.softmax(dim=0)), numbers(6)),
-    "median of the batch": lambda: (two_layers(lambda h: h - h.median(dim=0).values), numbers(6)),
     "pairs": lambda: (two_layers(lambda h: h + 0.1 * h[torch.arange(len(h)) ^ 1 % len(h)]), numbers(6)),
     "rank in the batch": lambda: (
         two_layers(lambda h: h * h.detach()[:, :1].argsort(0).argsort(0) / len(h)), numbers(6)),
@@ -295,7 +240,6 @@ MIXING: dict[str, Callable[[], tuple[Any, ...]]] = {
         Of(gated, first=nn.Linear(6, 8), out=nn.Linear(8, 2), gate=torch.zeros(())), numbers(6)),
     "mixed inputs": lambda: (Of(mixed_up, out=nn.Linear(6, 2)), numbers(6)),
     "running mean": lambda: (Running(), numbers(6)),
-    "zeros that turn to NaN": lambda: (Marked(), numbers(6)),
     "the batch before": lambda: (Of(shifted, out=nn.Linear(6, 2)), numbers(6)),
     "trimmed to the longest": lambda: (
         Of(lambda own, x: own.out(own.words(x[:, : int(lengths_of(x).max())]).mean(1)), out=nn.Linear(8, 2),
@@ -331,11 +275,6 @@ def test_what_only_rows_of_the_data_show_stops_a_charged_step():
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_series_that_are_sorted_on_their_way_go_to_the_functional_engine():
-    model, inputs = Of(conv_reader, conv=nn.Conv1d(2, 8, 3, padding=1), out=nn.Linear(8, 2)), series()
-    assert isinstance(trainer(model, inputs).engine, FunctionalEngine)
-
-
 def test_tokens_without_a_row_in_a_table_are_refused_before_anything_is_spent():
     tokens = words()
     tokens[7, 3] = WORDS
@@ -354,38 +293,6 @@ def test_frozen_normalisation_stays_frozen_while_a_run_trains_and_predicts():
         assert model[0].training
         predict(model, numbers(6))
     assert all(torch.equal(each, before[name]) for name, each in model.named_buffers())
-
-
-@pytest.mark.parametrize("engine", [GhostEngine, FunctionalEngine])
-def test_a_check_of_rows_leaves_the_model_and_the_generators_as_they_were(engine):
-    model = nn.Sequential(nn.Linear(6, 4), nn.Dropout(), nn.Linear(4, 2)).eval()
-    before, state = {n: p.clone() for n, p in model.named_parameters()}, torch.get_rng_state()
-    check_rows(engine(model, LOSS), model, LOSS, numbers(6)[:8], TARGETS[:8])
-    torch.set_rng_state(state)
-    drawn = torch.rand(1)
-    torch.set_rng_state(state)
-    check_rows(engine(model, LOSS), model, LOSS, torch.ones(8, 6), TARGETS[:8])
-    assert torch.equal(torch.rand(1), drawn)
-    assert not model.training
-    assert all(torch.equal(each, before[name]) for name, each in model.named_parameters())
-
-
-def test_a_wrong_gradient_is_named_by_its_parameter():
-    class Doubled(GhostEngine):
-        def __call__(self, inputs, targets, *context):
-            measured = super().__call__(inputs, targets)
-
-            def sums(weights):
-                found = measured.sums(weights)
-                found[self.model.out.bias] = 1.01 * found[self.model.out.bias]
-                return found
-
-            return measured._replace(sums=sums)
-
-    model = two_layers(torch.tanh)
-    with raises_field(ModelError, "gradients", "out.bias"):
-        check_rows(Doubled(model, LOSS), model, LOSS, numbers(6)[:8], TARGETS[:8])
-    check_rows(make_engine("ghost", model, LOSS), model, LOSS, numbers(6)[:8], TARGETS[:8])
 
 
 @pytest.mark.soak

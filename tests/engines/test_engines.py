@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -37,20 +34,6 @@ def test_a_batch_in_chunks_equals_one_chunk_with_the_same_dropout():
         add_gradients(measured, torch.eye(7, dtype=torch.float64)[index])
         gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]).norm())
     torch.testing.assert_close(torch.stack(gradients), norms)
-
-
-def test_the_model_is_left_without_trace():
-    model = MODELS["small-cnn"]((1, 8, 8), 3)
-    before = pickle.dumps(model)
-    engine = make_engine("ghost", model, loss)
-    engine(torch.randn(2, 1, 8, 8), torch.tensor([0, 1]))
-    assert pickle.dumps(model) == before
-    assert all(p.requires_grad and p.grad is None for p in model.parameters())
-    copy.deepcopy(model)
-    with pytest.raises(RuntimeError):
-        engine(torch.randn(2, 5), torch.tensor([0, 1]))
-    assert pickle.dumps(model) == before
-    assert torch.backends.mha.get_fastpath_enabled()
 
 
 class Sideways(nn.Module):

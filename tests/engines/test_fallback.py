@@ -84,28 +84,8 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
         lambda own, x: linear(x.transpose(0, 1), own.w).transpose(0, 1), w=drawn(6, 6)),
     "examples joined": lambda: Own(
         lambda own, x: linear(x.reshape(-1, 6), own.w).reshape(*x.shape[:-1], 6), w=drawn(6, 6)),
-    "backward pass of its own": lambda: Own(lambda own, x: Multiply.apply(x, own.w), w=drawn(6, 6)),
     "changed after": lambda: nn.Sequential(Own(lambda own, x: x * own.w, w=drawn(6)), nn.ReLU(inplace=True)),
 }  # fmt: skip
-
-
-class Multiply(torch.autograd.Function):
-    """A product that torch.func can take, with a backward pass of its own."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(values: Tensor, weight: Tensor) -> Tensor:
-        return values @ weight.T
-
-    @staticmethod
-    def setup_context(context: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        context.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        values, weight = context.saved_tensors
-        return gradient @ weight, (gradient.mT @ values).flatten(0, -3).sum(0)
 
 
 class WithLayer(nn.Module):
@@ -131,15 +111,6 @@ def test_a_module_without_a_rule_has_the_gradients_of_single_examples(name):
     torch.manual_seed(0)
     model = Joined(MODELS[name]()).double()
     check_batches(model, BATCH, 4, 1, BATCH)
-
-
-def test_a_frozen_parameter_and_a_module_that_is_called_twice_are_exact():
-    model = Joined(
-        Own(lambda own, x: torch.tanh(x * own.scale) @ own.weight, scale=drawn(6), weight=drawn(6, 6))
-    )
-    model.own.scale.requires_grad_(False)
-    model = nn.Sequential(model.own, model).double()
-    check_batches(model, BATCH, BATCH)
 
 
 def test_a_parameter_shared_with_a_layer_gets_both_gradients():
@@ -172,25 +143,8 @@ class ScaledLayer(nn.Module):
         return self.layer(values) * self.scale
 
 
-def with_a_number(own: Own, values: Tensor) -> Any:
-    return values * own.w, own.w.sum()
-
-
-def with_a_constant(own: Own, values: Tensor) -> Any:
-    return values * own.w, torch.full((len(values), 1, 6), 2.0, dtype=values.dtype)
-
-
-def change_constant(model: Any, values: Tensor) -> Tensor:
-    made, constant = model.own(values)
-    return made * constant.add_(1.0)
-
-
 def padded(own: Own, values: Tensor) -> Tensor:
     return values + embedding((values[..., 0] > 0).long(), own.w, padding_idx=0)
-
-
-def frequent(own: Own, values: Tensor) -> Tensor:
-    return values + embedding((values[..., 0] > 0).long(), own.w, scale_grad_by_freq=True)
 
 
 def shared_layer() -> nn.Module:
@@ -199,12 +153,9 @@ def shared_layer() -> nn.Module:
 
 
 AROUND: dict[str, Callable[[], nn.Module]] = {
-    "one number beside": lambda: Around(lambda model, x: model.own(x)[0], own=Own(with_a_number, w=drawn(6))),
-    "a constant changed in place": lambda: Around(change_constant, own=Own(with_a_constant, w=drawn(6))),
     "checkpointed": lambda: Around(lambda model, x: checkpoint(model.own, x, use_reentrant=False),
                        own=Own(two_layers, weight=drawn(6, 6), bias=drawn(6))),
     "padding": lambda: Around(lambda model, x: model.own(x), own=Own(padded, w=drawn(2, 6))),
-    "frequencies": lambda: Around(lambda model, x: model.own(x), own=Own(frequent, w=drawn(2, 6))),
     "a layer of two modules": shared_layer,
 }  # fmt: skip
 
@@ -214,31 +165,3 @@ def test_what_surrounds_a_module_sees_what_it_sees_without_an_engine(name):
     torch.manual_seed(0)
     model = AROUND[name]().double()
     check_batches(model, BATCH, 4, BATCH)
-
-
-class ScaledTable(nn.Embedding):
-    """A table whose padding has no gradient, in a layer of its own kind, as BART has one."""
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return super().forward(tokens) * 2.0
-
-
-class PaddedLookup(nn.Module):
-    """The same by a function, which no rule and no type of module shows."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Parameter(torch.randn(6, 3))
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return nn.functional.embedding(tokens, self.table, padding_idx=0)
-
-
-def reader(table: nn.Module) -> nn.Module:
-    return nn.Sequential(table, nn.Flatten(), nn.Linear(12, 2))
-
-
-@pytest.mark.parametrize("table", [lambda: ScaledTable(6, 3, padding_idx=0), PaddedLookup])
-def test_padding_of_a_table_has_no_gradient_in_any_batch(table):
-    tokens = torch.tensor([[0, 1, 2, 3], [4, 0, 0, 5], [1, 1, 0, 2]])
-    assert_exact(reader(table()).double(), tokens)

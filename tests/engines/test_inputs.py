@@ -10,7 +10,6 @@ from equidp.engines import check_engine, check_model, make_engine
 from equidp.engines.made_up import made_up_inputs, made_up_targets
 from equidp.errors import ModelError
 from equidp.kernel.inputs import tensors
-from support.errors import raises_field
 from support.oracle import assert_exact, drawn, loss
 
 TOKENS = torch.tensor([[3, 4, 5, 6], [7, 8, 1, 0], [9, 0, 0, 0], [2, 3, 4, 0], [6, 5, 4, 3]])
@@ -67,25 +66,6 @@ def test_made_up_masks_are_valid_and_tokens_are_in_every_table(form):
     check_engine(make_engine("ghost", model, loss), model, loss, *few)
 
 
-@pytest.mark.parametrize("by", ["the longest", "the largest"])
-def test_mixing_through_whole_numbers_without_a_table_is_found_out(by):
-    class Trimmed(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.out = nn.Linear(3, 2)
-
-        def forward(self, x, lengths):
-            if by == "the longest":
-                return self.out(x[:, : int(lengths.max())].mean(dim=1))
-            return self.out(x.mean(dim=1) * (lengths / lengths.max().clamp(min=1))[:, None])
-
-    inputs = {"x": torch.randn(2, 20, 3), "lengths": torch.tensor([3, 20])}
-    model = Trimmed()
-    few = made_up_examples(model, inputs)
-    with raises_field(ModelError, "losses"):
-        check_model(model, loss, *few)
-
-
 class Positions(nn.Module):
     """Adds a table of positions to what it reads; what happens to their embeddings is `turned`."""
 
@@ -100,40 +80,16 @@ class Positions(nn.Module):
         return self.positions(torch.arange(ids.shape[1]).unsqueeze(0))
 
 
+class Flat(Positions):
+    def turned(self, ids):
+        return self.positions(torch.arange(ids.shape[1]))
+
+
 @pytest.mark.parametrize("batch", [1, 2, 4, 5])
 def test_positions_of_one_row_are_exact_at_every_size_of_batch(batch):
     """Also of one example, and of as many as there are positions."""
     torch.manual_seed(0)
     assert_exact(Positions().double(), TOKENS[:batch])
-
-
-class Biases(nn.Module):
-    """A table that reads nothing, as biases of relative positions do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Parameter(torch.randn(3))
-
-    def forward(self) -> Tensor:
-        return self.table.tanh()
-
-
-class Biased(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.biases, self.last = Biases(), nn.Linear(3, 2)
-
-    def forward(self, values: Tensor) -> Tensor:
-        return self.last((values + self.biases()).tanh())
-
-
-def test_a_module_that_reads_nothing_is_exact():
-    assert_exact(Biased().double(), drawn(5, 3))
-
-
-class Flat(Positions):
-    def turned(self, ids):
-        return self.positions(torch.arange(ids.shape[1]))
 
 
 class First(Positions):

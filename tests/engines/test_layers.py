@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import weakref
 from unittest.mock import patch
 
 import pytest
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
-from equidp.engines import ENGINES, make_engine
+from equidp.engines import make_engine
 from equidp.engines.layers import conv
 from equidp.engines.layers.linear import LinearGradients
 from equidp.engines.layers.rule import Call
@@ -82,13 +81,6 @@ def test_convolutions_with_few_positions(groups, kernel, stride, dilation, paddi
         assert_exact(model, drawn(3, 8, 5, 6).to(memory_format=memory_format))
 
 
-def test_few_positions_and_many_channels_go_by_products_of_positions():
-    layer = nn.Conv2d(128, 128, 3)
-    engine = make_engine("ghost", nn.Sequential(layer, SumOfSquares()), loss)
-    with patch.object(conv, "ConvGradients", side_effect=AssertionError("took the direct way")):
-        engine(torch.randn(3, 128, 5, 5), torch.tensor([0, 1, 0]))
-
-
 @pytest.mark.parametrize(("numbers", "channels"), [(1, (2, 3)), (40, (8, 8)), (1000, (64, 64))])
 def test_layers_in_small_chunks(numbers, channels, monkeypatch):
     monkeypatch.setattr("equidp.engines.layers.sums._CHUNK", numbers)
@@ -121,26 +113,6 @@ def test_products_are_of_full_precision_and_what_was_set_is_set_again():
         assert matmul.fp32_precision == "bf16"
     finally:
         matmul.fp32_precision = before
-
-
-def test_inputs_are_freed_during_the_backward_pass():
-    """The graph outlives the pass through it; its hooks must not keep what they were given."""
-    alive: list[int] = []
-    references: list[weakref.ref] = []
-
-    class Noting(nn.Module):
-        def forward(self, values: Tensor) -> Tensor:
-            values.register_hook(
-                lambda gradient: alive.append(sum(each() is not None for each in references))
-            )
-            outputs = values.tanh()
-            references.append(weakref.ref(outputs))
-            return outputs
-
-    blocks = [layer for _ in range(4) for layer in (nn.Conv2d(2, 2, 3, padding=1), Noting())]
-    model = nn.Sequential(*blocks, SumOfSquares())
-    make_engine("ghost", model, loss)(torch.randn(2, 2, 9, 9), torch.tensor([0, 1]))
-    assert alive == [3, 2, 1, 0]
 
 
 @pytest.mark.soak
@@ -243,23 +215,6 @@ def test_recurrent_layers(
     )
     model = Reader(layer, read=read, packed=packed, started=started).double()
     assert_exact(model, drawn(4, steps, 3))
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("cell", [nn.RNNCell, nn.LSTMCell, nn.GRUCell])
-def test_recurrent_cells_in_a_loop(engine, cell):
-    class Loop(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.cell = cell(3, 4)
-
-        def forward(self, values: Tensor) -> Tensor:
-            state = None
-            for step in values.unbind(1):
-                state = self.cell(step, state)
-            return SumOfSquares()(state[0] if isinstance(state, tuple) else state)
-
-    assert_exact(Loop().double(), drawn(4, 3, 3), engine=engine)
 
 
 @pytest.mark.soak

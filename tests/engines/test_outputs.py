@@ -10,14 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-import equidp
 from equidp.engines import check_model, checked_engine
 from equidp.errors import ModelError
 from equidp.kernel.inputs import taken
-from equidp.losses import Loss, map_outputs, output_tensors
+from equidp.losses import Loss, map_outputs
 from support.errors import raises_field
 from support.oracle import single_gradients
-from support.toy import make_trainer
 
 Pair = namedtuple("Pair", ["kind", "box"])
 
@@ -64,14 +62,6 @@ def both(form: str = "mapping"):
 TARGETS = {"kind": torch.arange(8) % 3, "box": torch.rand(8, 2, generator=torch.Generator().manual_seed(1))}
 
 
-def rows(count: int = 60) -> list[tuple]:
-    draw = torch.Generator().manual_seed(0)
-    return [
-        (torch.randn(5, generator=draw), {"kind": place % 3, "box": torch.rand(2, generator=draw)})
-        for place in range(count)
-    ]
-
-
 @pytest.mark.parametrize(("form", "engine"), [*((form, "ghost") for form in FORMS), ("nested", "functional")])
 def test_gradients_of_two_heads_are_those_of_single_examples(form, engine):
     model, loss, inputs = TwoHeads(form), both(form), torch.randn(8, 5)
@@ -101,31 +91,6 @@ def test_an_output_without_the_batch_is_refused():
 
     with raises_field(ModelError, "model"):
         check_model(Auxiliary(), both(), torch.randn(8, 5), TARGETS)
-
-
-def train(**settings) -> equidp.Run:
-    given = {"train": rows(), "model": TwoHeads(), "loss": both(), "seed": 1, **settings}
-    return make_trainer(**given).fit()
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("engine", ["ghost", "functional"])
-def test_two_heads_train_as_if_all_was_one_tensor(engine):
-    """The same draws give the same weights as of outputs and targets in one tensor each."""
-
-    class OneTensor(TwoHeads):
-        def forward(self, x):
-            return torch.cat(output_tensors(super().forward(x)), dim=1)
-
-    def of_one(outputs: Tensor, targets: Tensor) -> Tensor:
-        kinds = cross_entropy(outputs[:, :3], targets[:, 0].abs().long() % 3, reduction="none")
-        return kinds + (outputs[:, 3:] - targets[:, 1:]).square().sum(dim=1)
-
-    packed = [(x, torch.tensor([y["kind"], *y["box"].tolist()])) for x, y in rows()]
-    runs = [train(engine=engine), train(train=packed, model=OneTensor(), loss=of_one, engine=engine)]
-    torch.testing.assert_close(runs[0].model.state_dict(), runs[1].model.state_dict())
-    parts = train(engine=engine, physical_batch_size=7)
-    torch.testing.assert_close(parts.model.state_dict(), runs[0].model.state_dict())
 
 
 def test_views_of_a_model_of_several_outputs_count_as_one_example():

@@ -15,10 +15,9 @@ from torch.utils.data import Dataset
 
 import equidp
 from equidp.engines import make_engine
-from equidp.engines.model import call_model
 from equidp.errors import ModelError
-from equidp.kernel.inputs import Inputs, taken
-from support.oracle import add_gradients, assert_exact, loss
+from equidp.kernel.inputs import taken
+from support.oracle import assert_exact, loss
 
 transformers = pytest.importorskip("transformers", reason="needs the extra: pip install '.[hf]'")
 peft = pytest.importorskip("peft", reason="needs the extra: pip install '.[hf]'")
@@ -268,33 +267,6 @@ def test_more_families_are_measured_as_by_one_backward_pass_per_example(name):
     assert_exact(model.eval(), inputs, targets, loss=case.loss, engine="functional", tolerance=1e-5)
 
 
-def gradients_in_batch(model: nn.Module, inputs: Inputs, targets: Tensor, loss) -> Tensor:
-    """Gradients of examples' losses, [batch, parameters], each with its random numbers of the batch."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    torch.manual_seed(1)
-    losses = loss(call_model(model, inputs), targets)
-    rows = []
-    for each in losses:
-        found = torch.autograd.grad(each, trained, retain_graph=True, materialize_grads=True)
-        rows.append(torch.cat([gradient.flatten() for gradient in found]))
-    return torch.stack(rows)
-
-
-@pytest.mark.parametrize("name", ["BERT", "GPT-2", "BERT, LoRA", "BART"])
-def test_norms_and_sums_are_exact_under_dropout(name):
-    case = CASES[name]
-    model, inputs, targets = made(case)
-    expected = gradients_in_batch(model.train(), inputs, targets, case.loss)
-    torch.manual_seed(1)
-    measured = make_engine("ghost", model, case.loss)(inputs, targets)
-    torch.testing.assert_close(measured.norms, expected.norm(dim=1), rtol=1e-5, atol=1e-6)
-    weights = torch.linspace(0.5, 2.0, N)
-    add_gradients(measured, weights)
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    total = torch.cat([parameter.grad.flatten() for parameter in trained])
-    torch.testing.assert_close(total, weights @ expected, rtol=1e-4, atol=1e-5)
-
-
 class Rows(Dataset):
     """Examples one by one, without groups."""
 
@@ -331,52 +303,3 @@ def test_they_train_privately_as_they_are(name):
     for name, value in run.model.state_dict().items():
         assert torch.isfinite(value).all()
         assert torch.equal(value, before[name]) == (name not in trained), name
-
-
-def trained(model: nn.Module, rows: Dataset, **settings) -> equidp.Run:
-    made = equidp.Trainer(
-        model,
-        torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=0.01),
-        rows,
-        method=equidp.DPSGD(),
-        batch_size=4,
-        steps=2,
-        noise_multiplier=1.0,
-        delta=1e-2,
-        **settings,
-    )
-    return made.fit()
-
-
-@pytest.mark.soak
-def test_t5_trains_as_it_is():
-    """Its relative positions are read once for all examples; each text has an end mark."""
-    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 1, "num_heads": 2, "vocab_size": WORDS}
-    ends = {"eos_token_id": 1, "pad_token_id": 0, "decoder_start_token_id": 0}
-    model = transformers.T5ForSequenceClassification(transformers.T5Config(**sizes, **ends, num_labels=3))
-    ids = torch.randint(3, WORDS, (N, LENGTH))
-    ids[:, -1] = 1
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    assert trained(model, Rows(inputs, torch.arange(N) % 3)).facts.steps == 2
-
-
-@pytest.mark.soak
-def test_words_that_a_collator_masks_at_random_train():
-    config = transformers.BertConfig(vocab_size=WORDS, max_position_embeddings=12, **SMALL)
-    words = {"[PAD]": 0, "[MASK]": 1, "[CLS]": 2, "[SEP]": 3} | {f"w{at}": at for at in range(4, WORDS)}
-    tokenizers = pytest.importorskip("tokenizers")
-    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w4"))
-    marks = {"pad_token": "[PAD]", "mask_token": "[MASK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=inner, **marks)
-    mask = transformers.DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.3)
-    rows = [{"input_ids": torch.randint(4, WORDS, (4 + at % 4,)).tolist()} for at in range(N)]
-
-    def collate(given):
-        batch = mask(given)
-        return {name: batch[name] for name in ("input_ids", "attention_mask")}, batch["labels"]
-
-    def losses(outputs, targets):
-        return nn.functional.cross_entropy(outputs.transpose(1, 2), targets, reduction="none").sum(1)
-
-    run = trained(transformers.BertForMaskedLM(config), rows, collate=collate, loss=losses)
-    assert run.facts.steps == 2
