@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import ClassVar
 
 import pytest
 import torch
@@ -12,22 +10,11 @@ from torch import Tensor, nn
 from torch.optim import lr_scheduler
 
 import equidp
-from equidp.errors import ModelError, PolicyError, SettingError
-from equidp.kernel.policy import NoState, Setting
+from equidp.errors import PolicyError, SettingError
+from equidp.kernel.policy import NoState
 from equidp.ledger.ledger import Ledger
 from support.errors import raises_field
-from support.toy import make_trainer, toy
-
-
-def test_a_class_that_was_not_among_the_examples_that_were_tried():
-    """A rare one would end training in the middle."""
-    data = toy()
-    rare = equidp.GroupedDataset(
-        data.inputs, data.targets, data.groups, data.group_names, ("no", "yes", "maybe")
-    )
-    with raises_field(ModelError, "class_names", "'maybe'"):
-        make_trainer(rare)
-    make_trainer(rare, model=nn.Linear(5, 3))
+from support.toy import make_trainer
 
 
 def of(model, kind=torch.optim.SGD, **settings):
@@ -77,8 +64,6 @@ def test_optimizers_that_would_not_train_the_model():
     model[2].requires_grad_(False)
     make_trainer(model=model, optimizer=optimizer).fit()
     model = nn.Linear(5, 2)
-    with raises_field(SettingError, "optimizer", "LBFGS"):
-        make_trainer(model=model, optimizer=of(model, torch.optim.LBFGS))
     with raises_field(SettingError, "optimizer"):
         make_trainer(model=model, optimizer=[of(model)])
 
@@ -101,20 +86,11 @@ def test_schedulers_that_would_stop_training_or_do_nothing(make, given):
         make_trainer(model=model, optimizer=optimizer, scheduler=make(optimizer))
 
 
-@dataclass(frozen=True)
-class TooHeavy(equidp.Policy):
+class TooHeavy(equidp.DPSGD):
     """Gives weights whose contributions exceed the sensitivity: a mistake that the kernel caps silently."""
-
-    statistics_ratio: ClassVar[float | None] = None
-
-    def init(self, setting: Setting) -> NoState:
-        return NoState()
 
     def weight(self, state: NoState, norm: Tensor, group: Tensor) -> Tensor:
         return torch.ones_like(norm)
-
-    def sensitivity(self, state: NoState) -> float:
-        return 1.0
 
 
 def test_a_policy_of_ones_own_is_tried_before_the_first_step():

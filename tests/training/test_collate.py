@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 
 import equidp
@@ -102,39 +101,6 @@ def test_models_with_dropout_are_compared_without_it():
     trainer(model=Reader("dropout"))
 
 
-class Tags(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.out = nn.Embedding(WORDS, 6), nn.Linear(6, 3)
-
-    def forward(self, words: Tensor) -> Tensor:
-        return self.out(self.words(words))
-
-
-def tagged(rows: list[dict]) -> tuple[Tensor, Tensor]:
-    """Words, and a tag of each; -100 has no loss."""
-    words = [torch.tensor(row["words"], dtype=torch.int64) for row in rows]
-    tags = pad_sequence([each % 3 for each in words], batch_first=True, padding_value=-100)
-    return pad_sequence(words, batch_first=True), tags
-
-
-def losses_of_words(outputs: Tensor, tags: Tensor) -> Tensor:
-    return cross_entropy(outputs.flatten(0, 1), tags.flatten(), reduction="none").view(tags.shape)
-
-
-@pytest.mark.soak
-def test_targets_are_padded_too_and_a_loss_that_counts_their_padding_is_refused():
-    def exact(outputs: Tensor, tags: Tensor) -> Tensor:
-        return losses_of_words(outputs, tags).sum(dim=1) / (tags >= 0).sum(dim=1).clamp(min=1)
-
-    def diluted(outputs: Tensor, tags: Tensor) -> Tensor:
-        return losses_of_words(outputs, tags).mean(dim=1)
-
-    trainer(model=Tags(), loss=exact, collate=tagged).fit()
-    with raises_field(ModelError, "padding"):
-        trainer(model=Tags(), loss=diluted, collate=tagged)
-
-
 class Marked(Reader):
     """Demands an end mark, which made-up rows lack."""
 
@@ -145,18 +111,15 @@ class Marked(Reader):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("reads", ["nothing", "all"])
-def test_public_rows_are_tried_as_the_dataset_gives_its_own(reads):
+def test_public_rows_are_tried_as_the_dataset_gives_its_own():
     def marked(rows):
         return [{**row, "words": [*(word % 10 + 1 for word in row["words"]), WORDS - 1]} for row in rows]
 
-    model, public = Marked(reads), marked(texts(12))
+    model, public = Marked(), marked(texts(12))
     with pytest.raises(ModelError, match="examples="):
         trainer(marked(texts()), model=model)
-    if reads == "all":
-        with raises_field(ModelError, "padding"):
-            trainer(marked(texts()), model=model, examples=public)
-        return
+    with raises_field(ModelError, "padding"):
+        trainer(marked(texts()), model=Marked("all"), examples=public)
     trainer(marked(texts()), model=model, examples=public).fit()
     for examples in (pad(public), public[:1], [{"words": []}, {}]):
         with raises_field(DataError, "examples"):

@@ -15,7 +15,6 @@ from equidp.errors import BudgetError, SettingError
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.event import Event, Share
 from equidp.ledger.ledger import Ledger
-from equidp.policies.by_group import of_group
 from equidp.training.build import build
 from equidp.training.release import Charge
 from support.errors import raises_field
@@ -65,23 +64,9 @@ class LowerForFirst(equidp.Policy):
         return torch.where(group == 0, self.first_share, 1.0)
 
 
-@dataclasses.dataclass(frozen=True)
-class Normalised(equidp.Policy):
-    """Scales gradients to a bound of the group."""
-
-    lengths: dict[str, float] | tuple[float, ...]
-
-    def bound(self, state, group):
-        return of_group(self.lengths, group)
-
-    def weight(self, state, norm, group):
-        return self.bound(state, group) / (norm + 0.01)
-
-
 BY_GROUP = [
     LowerForFirst(),
     equidp.DPSGD(clipping_bound={"a": 0.05, "*": 0.1}),
-    Normalised({"a": 0.1, "b": 0.2}),
 ]
 
 
@@ -98,17 +83,6 @@ def test_public_bounds_by_group_give_each_group_an_epsilon_of_its_own(policy):
     assert run.epsilon() == by_group["b"] > 2 * by_group["a"]
 
 
-@pytest.mark.soak
-def test_the_noise_of_public_bounds_by_group_is_calibrated_to_the_largest():
-    settings = {"noise_multiplier": None, "epsilon": 3.0, "steps": 8, "epochs": None, **SETTINGS}
-    trainer = make_trainer(method=BY_GROUP[1], **settings)
-    assert trainer.noise_multiplier == make_trainer(**settings).noise_multiplier
-    budgets = {**settings, "epsilon": None, "epsilon_by_group": {"a": 0.5, "b": 3.0}}
-    planned = make_trainer(method=BY_GROUP[1], **budgets)
-    assert planned.event.shares[0].bound == 0.5
-    assert planned.event.shares[0].rate > make_trainer(**budgets).event.shares[0].rate
-
-
 @pytest.mark.parametrize(
     ("policy", "settings", "field"),
     [
@@ -118,7 +92,6 @@ def test_the_noise_of_public_bounds_by_group_is_calibrated_to_the_largest():
             {"noise_multiplier": None, "epsilon_by_group": {"a": 1, "b": 2}, "protect_by": "scaling"},
             "bound_shares",
         ),
-        (equidp.DPSGD({"a": 1.0, "c": 0.5}), {}, "clipping_bound"),
         (
             equidp.DPSGD({"a": 1.0, "*": 0.5}),
             {"train": [(torch.zeros(5), 1), (torch.ones(5), 0)], "batch_size": 2},
@@ -134,57 +107,10 @@ def test_bounds_by_group_that_no_share_stands_for_are_refused(policy, settings, 
         equidp.DPSGD({"a": 1.0, "*": -1.0})
 
 
-def test_statistics_have_the_group_s_bound_too():
-    trainer = make_trainer(
-        method=equidp.DPSGDF(0.5), steps=1, epochs=None, **SETTINGS, bound_shares={"b": 0.25}
-    )
-    whole, own = (trainer.event.cost(label) for label in trainer.event.labels)
-    assert own == (0.1, pytest.approx(4 * whole.noise))
-    assert trainer.event.shares[1].row == 0.25
-    trainer.fit()
-
-
 def test_a_dataset_without_groups_in_memory_is_refused():
     data = torch.utils.data.TensorDataset(torch.randn(30, 5), torch.arange(30) % 2, torch.arange(30) % 2)
     with raises_field(SettingError, "rates"):
         make_trainer(data, steps=2, epochs=None, rates={"a": 2.0})
-
-
-@pytest.mark.soak
-def test_a_ledger_holds_runs_by_group(tmp_path):
-    """A later run has other rates for the same column; the ledger adds up what each label pays in both."""
-    settings = {**SETTINGS, "steps": 6, "epochs": None}
-    with equidp.Ledger(tmp_path / "ledger", limit=(9.0, 1e-5)) as ledger:
-        run = make_trainer(ledger=ledger, **settings, **GROUPS).fit()
-        second = make_trainer(ledger=ledger, **settings, rates={"b": 1.5}).fit()
-        spent = ledger.spent()
-    assert run.facts.event.column == second.facts.event.column != ""
-    both = epsilon([*run.entries, *second.entries], 1e-5, "rdp")
-    assert max(run.epsilon(), second.epsilon()) < both <= spent * (1 + 1e-9)
-    assert equidp.Ledger.read(tmp_path / "ledger").entries() == (*run.entries, *second.entries)
-
-
-@pytest.mark.soak
-def test_a_run_by_group_is_resumed(tmp_path):
-    """From its ledger and checkpoint, with the same rates alone."""
-
-    class Stop(equidp.Callback):
-        def after_step(self, trainer: equidp.Trainer) -> None:
-            if trainer.steps_done == 3:
-                trainer.stop()
-
-    checkpoints = equidp.Checkpoints(tmp_path / "kept", seconds=0)
-    settings = {**SETTINGS, "steps": 6, "epochs": None}
-    with equidp.Ledger(tmp_path / "ledger") as ledger:
-        make_trainer(ledger=ledger, callbacks=[Stop(), checkpoints], **settings, **GROUPS).fit()
-    with equidp.Ledger(tmp_path / "ledger") as ledger:
-        resumed = make_trainer(ledger=ledger, **settings, **GROUPS)
-        assert checkpoints.restore(resumed) == 0
-        assert resumed.steps_done == 3
-        assert resumed.fit().entries == ((resumed.event, 6),)
-    other = make_trainer(**settings, rates={"a": 1.5})
-    with raises_field(equidp.errors.EquidpError, "event"):
-        checkpoints.restore(other)
 
 
 @pytest.mark.soak
@@ -225,23 +151,6 @@ def test_a_person_with_rows_in_several_groups_counts_in_that_of_the_largest_rate
     by_group = run.epsilon_by_group()
     assert by_group["a"] != by_group["b"]
     assert (make_trainer(people, steps=3, epochs=None, batch_size=6).train.groups == 0).all()
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("protect_by", ["sampling", pytest.param("scaling", marks=pytest.mark.soak)])
-def test_budgets_of_groups_are_met(protect_by):
-    """By the Trainer as by a plan: each group pays at most its budget, and nearly all of it."""
-    budgets = {"epsilon_by_group": {"a": 1.0, "*": 2.5}, "protect_by": protect_by}
-    given = {"noise_multiplier": None, "steps": 10, "epochs": None}
-    run = make_trainer(**given, **SETTINGS, **budgets).fit()
-    found = run.epsilon_by_group()
-    assert 0.99 <= found["a"] <= 1.0
-    assert 2.49 <= found["b"] <= 2.5
-    (share,) = (each for each in run.facts.event.shares if each.label == "a")
-    assert (share.rate < 0.1) == (protect_by == "sampling")
-    assert (share.bound < 1) == (protect_by == "scaling")
-    by_target = make_trainer(**given, **SETTINGS, epsilon=2.5, epsilon_by_group="a=1", protect_by=protect_by)
-    assert by_target.event.shares == run.facts.event.shares
 
 
 @pytest.mark.soak

@@ -55,15 +55,3 @@ def test_weights_are_fresh_until_something_changes_them():
         next(iter(model.parameters())).add_(1.0)
     assert start_of(make_trainer(model=model)).weights == "given"
     assert start_of(make_trainer()).weights == "given"
-
-
-def test_weights_that_are_written_past_the_counter_of_changes_are_not_fresh():
-    """`.data` and numpy write values without a new version of the tensor."""
-    model = build_model(MODELS["logistic"], (5,), 2, 0)
-    trainer = make_trainer(model=model)
-    for each in model.parameters():
-        version = each._version
-        each.data.copy_(torch.randn_like(each))
-        assert each._version == version
-    trainer.fit()
-    assert start_of(trainer).weights == "given"

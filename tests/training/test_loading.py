@@ -18,7 +18,7 @@ from equidp.errors import DataError, SettingError
 from equidp.kernel.inputs import tensors
 from equidp.kernel.noise import SeededRandomness, SystemRandomness
 from equidp.ledger.ledger import Ledger
-from equidp.training.collation import Collation, Form
+from equidp.training.collation import Collation
 from equidp.training.loading import Loading, load_batches
 from support.errors import raises_field
 from support.toy import make_trainer, toy
@@ -62,18 +62,6 @@ def test_rows_in_memory_are_taken_at_once_and_are_those_that_are_loaded_singly(s
     assert torch.equal(known.targets, targets[sample])
 
 
-def test_mappings_and_tuples_keep_their_form_also_when_a_sample_is_empty():
-    ids, mask = torch.arange(3), torch.ones(3)
-    for form in ({"ids": ids, "mask": mask}, (ids, mask)):
-        full, empty = load(Loaded([(form, form, 0)] * 50), [0, 1], [])
-        for batch, size in ((full, 2), (empty, 0)):
-            for made in (batch.inputs, batch.targets):
-                parts = made.values() if isinstance(form, dict) else made
-                assert type(made) is type(form)
-                assert [each.shape for each in parts] == [(size, 3)] * 2
-                assert [each.dtype for each in parts] == [torch.int64, torch.float32]
-
-
 def rows_with(wrong: object, place: int) -> list:
     """200 rows of inputs, target and group, one of which is wrong; a mapping changes parts of it."""
     rows = [{"inputs": torch.ones(5) * at / 200, "target": at / 200, "group": at % 2} for at in range(200)]
@@ -114,13 +102,11 @@ def trainer(holding: str, rows: list, ledger: Ledger, **settings) -> equidp.Trai
     [
         ("tensors", FAR, NAN, "inputs"),
         ("half of tensors", FAR, NAN, "inputs"),
-        ("a list", TRIED, NAN, "inputs"),
         ("rows that are loaded", TRIED, NAN, "inputs"),
         ("tensors", FAR, {"target": -torch.inf}, "targets"),
         ("rows that are loaded", TRIED, {"target": torch.nan}, "targets"),
         ("tensors", FAR, {"group": -1}, "groups"),
         ("a list", FAR, {"group": 2}, "groups"),
-        ("rows that are loaded", TRIED, {"group": 2}, "groups"),
         ("rows that are loaded", TRIED, {"inputs": torch.ones(6)}, "inputs"),
     ],
 )
@@ -166,19 +152,6 @@ def test_a_class_beyond_the_outputs_is_refused_before_a_step_is_spent(holding):
     assert not ledger.entries()
 
 
-def test_targets_of_another_type_than_the_loss_takes_are_refused_as_such():
-    ledger = Ledger()
-    with raises_field(equidp.ModelError, "targets"):
-        make_trainer(TensorDataset(torch.ones(60, 5), torch.arange(60) % 2 * 1.0), ledger=ledger)
-    assert not ledger.entries()
-
-
-def test_a_few_rows_of_a_dataset_are_loaded_before_training():
-    train = Loaded(rows_with({}, 0))
-    load(train)
-    assert train.seen == sorted({*range(8), *(place * 200 // 32 for place in range(32))})
-
-
 def test_augmentation_that_fails_for_a_row_fails_before_a_step_is_spent():
     data, ledger = toy(60), Ledger()
     data.inputs[30] = 0.0
@@ -208,40 +181,6 @@ def test_rows_unlike_the_first_are_refused_in_whatever_order_they_are_drawn(firs
     collation = Collation.of([first])
     with raises_field(DataError, "inputs"):
         collation([(first, second)[place] for place in sample])
-
-
-def test_examples_without_a_group_train_where_a_method_needs_none():
-    """As a TensorDataset gives them; the result is that of one group."""
-    data = toy(60)
-    pairs = TensorDataset(data.inputs, data.targets)
-    settings = {"seed": 3, "epochs": 1}
-    runs = [make_trainer(train, **settings).fit() for train in (pairs, data)]
-    torch.testing.assert_close(runs[0].model.weight, runs[1].model.weight)
-
-
-def test_methods_that_need_groups_say_what_to_do_without():
-    pairs = TensorDataset(torch.randn(60, 5), torch.arange(60) % 2)
-    policy = equidp.DPSGDF(clipping_bound=1.0, smoothing=0.9)
-    with raises_field(SettingError, "group_names"):
-        make_trainer(pairs, policy)
-    pairs.group_names = ("a", "b")
-    with raises_field(DataError, "data"):
-        make_trainer(pairs, policy)
-
-
-@pytest.mark.parametrize("pinned", [True, False])
-def test_samples_are_pinned_for_models_on_cuda_alone(monkeypatch, pinned):
-    asked = []
-
-    class Loader(torch.utils.data.DataLoader):
-        def __init__(self, *given, pin_memory, **others):
-            asked.append(pin_memory)
-            super().__init__(*given, **others)
-
-    monkeypatch.setattr("equidp.training.loading.DataLoader", Loader)
-    rows = Loaded([(torch.ones(2), 0)] * 50)
-    list(load_batches(rows, Collation.of([rows[0]]), None, 0, pinned, None, [torch.arange(2)]))
-    assert asked == [pinned]
 
 
 class Augmented(Dataset):
@@ -294,22 +233,6 @@ def test_samples_are_padded_to_their_own_longest_and_may_be_empty():
     assert empty.inputs["mask"].shape == (0, 4)
 
 
-def test_rows_may_be_padded_before_them_in_several_dimensions_and_with_any_number():
-    images = [(torch.rand(1 + place % 3, 2 + place % 2), place) for place in range(30)]
-
-    def stack(rows):
-        sizes = [max(image.shape[axis] for image, _ in rows) for axis in (0, 1)]
-        whole = torch.full((len(rows), *sizes), -7.0)
-        for place, (image, _) in enumerate(rows):
-            whole[place, sizes[0] - image.shape[0] :, sizes[1] - image.shape[1] :] = image
-        return whole, torch.tensor([target for _, target in rows])
-
-    collation = Collation.of(images, stack)
-    assert collation.forms[0] == Form(torch.float32, (3, 3), -7.0, after=False)
-    assert all(map(torch.equal, collation(images), stack(images)))
-    assert all(map(torch.equal, collation(images[:2]), stack(images[:2])))
-
-
 def mixing(rows):
     inputs, labels = pad(rows)
     return inputs, labels.roll(1)
@@ -336,21 +259,10 @@ def cutting(rows):
     return torch.tensor([row["words"][:shortest] for row in rows]), pad(rows)[1]
 
 
-def masking(rows):
-    inputs, labels = pad(rows)
-    words = inputs["words"]
-    return words.masked_fill((torch.rand(words.shape) < 0.15) & (words > 0), 9), labels
-
-
 def padded_with_several(rows):
     inputs, labels = pad(rows)
     words, mask = inputs["words"], inputs["mask"]
     return torch.where(mask > 0, words, torch.arange(words.shape[1])), labels
-
-
-def of_another_type(rows):
-    inputs, labels = pad(rows)
-    return inputs["words"].to(torch.float32 if len(rows) == 1 else torch.int64), labels
 
 
 def failing_alone(rows):
@@ -361,14 +273,9 @@ def with_a_row_less(rows):
     return pad(rows)[0], pad(rows)[1][1:]
 
 
-def of_lists(rows):
-    return [row["words"] for row in rows], [row["label"] for row in rows]
-
-
 BAD = [
-    *((each, SettingError) for each in (cutting, padded_with_several, of_another_type)),
-    *((each, DataError) for each in (failing_alone, with_a_row_less, of_lists)),
-    (lambda rows: None, DataError),
+    *((each, SettingError) for each in (cutting, padded_with_several)),
+    *((each, DataError) for each in (failing_alone, with_a_row_less)),
 ]
 
 
@@ -376,31 +283,3 @@ BAD = [
 def test_collators_that_pad_otherwise_or_give_no_batch_are_refused(collate, error):
     with raises_field(error, "collate"):
         Collation.of(ROWS, collate)
-
-
-def test_collators_that_draw_get_each_row_alone():
-    made, rows = Collation.of(ROWS, masking), [ROWS[0], ROWS[-1]]
-    torch.manual_seed(0)
-    together = made(rows)
-    torch.manual_seed(0)
-    alone = [made([row]) for row in rows]  # draws the same numbers
-    for place, each in enumerate(alone):
-        own, whole = tensors(each)[0][0], tensors(together)[0][place]
-        assert torch.equal(whole[: len(own)], own)
-        assert not whole[len(own) :].any()
-
-
-@pytest.mark.parametrize("odd", [{"words": []}, {"words": "ab", "label": 1}, 7, None], ids=str)
-def test_a_row_that_cannot_be_collated_ends_the_sample_by_its_own_error(odd):
-    with raises_field(DataError, "collate"):
-        Collation.of(ROWS, pad)([odd])
-    with raises_field(DataError, "collate"):
-        load([odd], [0], collate=pad)
-
-
-def test_rows_of_other_sizes_where_those_that_were_tried_had_one_are_refused():
-    """How to pad them is not known."""
-    collation = Collation.of([ROWS[1]] * 5, pad)
-    assert collation([ROWS[1]])[1].tolist() == [1]
-    with raises_field(DataError, "inputs"):
-        collation([ROWS[1], ROWS[2]])

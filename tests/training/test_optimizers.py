@@ -35,17 +35,6 @@ def drawn(steps: int, scales: torch.Tensor, deviation: float) -> list[torch.Tens
     ]
 
 
-def test_without_noise_it_is_adam():
-    gradients = drawn(20, torch.tensor([1.0, -0.1, 1e-3]), 0.0)
-    parameter = nn.Parameter(torch.zeros(3))
-    adam = torch.optim.AdamW([parameter], lr=0.01, weight_decay=0.1)
-    for gradient in gradients:
-        parameter.grad = gradient
-        adam.step()
-    found = moved(gradients, [0.0] * 20, lr=0.01, weight_decay=0.1)
-    torch.testing.assert_close(found, parameter.detach(), rtol=1e-4, atol=1e-7)
-
-
 def test_the_formula_of_the_paper_with_a_noise_that_changes():
     """Tang et al. 2024, algorithm 1, in float64; phi is the mean of the variances, weighted as v is."""
     gradients = drawn(30, torch.tensor([1.0, 0.3, 1e-3]), 0.2)

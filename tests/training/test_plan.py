@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from equidp.accounting.planned import default_delta
@@ -13,12 +11,9 @@ from equidp.kernel.policy import statistics_noise
 from equidp.policies import DPSGD, PSAC, GlobalAdapt
 from equidp.policies.methods import fixed_options
 from equidp.policies.table import METHODS
-from equidp.training.build import build
-from equidp.training.optimizers import ADAM_RATE
 from equidp.training.plan import Plan, default_plan
 from equidp.training.resolved import ResolvedPlan
 from support.errors import raises_field
-from support.toy import toy
 
 
 @pytest.mark.parametrize("data", PUBLISHED)
@@ -49,15 +44,6 @@ def test_a_change_holds_for_every_method():
     assert changed.for_method("global").policy.strict_bound == 70.0
 
 
-def test_another_optimizer_has_a_learning_rate_of_its_own_kind():
-    plan = default_plan("mnist-esipova").with_changes({"optimizer": "adam"})
-    assert {plan.for_method(name).learning_rate for name in FREE} == {ADAM_RATE}
-    heavy = Plan(learning_rate=2.0, momentum=0.9)
-    assert heavy.with_changes({"optimizer": "adam"}) == Plan(optimizer="adam", learning_rate=ADAM_RATE)
-    assert heavy.with_changes({"optimizer": "adam", "learning_rate": 0.03}).learning_rate == 0.03
-    assert heavy.with_changes({"optimizer": "sgd"}) == heavy
-
-
 def test_what_differs_for_a_method_is_its_own():
     plan = Plan(
         by_method={"dpsgd": {"epochs": 3, "clipping_bound": 0.1}}, method_settings={"clipping_bound": 2.0}
@@ -74,22 +60,6 @@ def test_what_differs_for_a_method_is_its_own():
 def test_a_change_of_what_decides_the_noise_holds_for_every_method(change):
     plan = Plan(by_method={"psac": {"noise_multiplier": 2.0}}).with_changes(change).for_method("psac")
     assert (plan.noise_multiplier, plan.run_epsilon) == (None, 3.0)
-
-
-def test_schedule_and_average_may_differ_for_a_method_and_reach_its_trainer():
-    plan = Plan(schedule="linear", by_method={"dpsgd": {"average": "tail", "average_share": 0.5}})
-    resolved = plan.with_usual_noise().resolve(300)
-    assert (resolved.plan.schedule, resolved.plan.average, resolved.plan.average_share) == (
-        "linear",
-        "tail",
-        0.5,
-    )
-    assert plan.for_method("psac").with_usual_noise().resolve(300).plan.average == "none"
-    assert ResolvedPlan.from_plain(resolved.to_plain()) == resolved
-    trainer = build(replace(resolved, steps=4), toy(), weights_seed=0)
-    assert (trainer.averaging.kind, trainer.averaging.share) == ("tail", 0.5)
-    assert trainer.fit().model is trainer.released_model is not trainer.model
-    assert trainer.optimizer.param_groups[0]["lr"] == 0.0
 
 
 @pytest.mark.parametrize(

@@ -68,19 +68,6 @@ def test_a_log_gets_releases_and_settings_alone():
     assert {type(each) for each in settings.values()} == {str}
 
 
-@pytest.mark.soak
-def test_groups_whose_names_a_service_takes_for_one_are_told_apart():
-    data, log = toy(150), Log()
-    data = equidp.GroupedDataset(data.inputs, data.targets, data.groups, ("a/b", "a:b"), data.class_names)
-    for _ in range(2):
-        make_trainer(
-            data, equidp.DPSGDF(clipping_bound=1.0), steps=1, epochs=None, callbacks=[log.callback]
-        ).fit()
-        figures = log.figures.pop(1)
-        assert {"clipping_bound/0 a_b", "clipping_bound/1 a_b"} < set(figures)
-    assert len(log.settings) == 2  # of each run
-
-
 def test_a_log_that_fails_loses_no_step():
     calls = []
 

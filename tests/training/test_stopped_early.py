@@ -81,16 +81,6 @@ def test_the_card_states_the_plan_and_once_what_the_steps_taken_cost(tmp_path):
     assert f"{whole.epsilon():.6g}" in card
 
 
-def test_logs_name_both():
-    seen = []
-    logged = equidp.LogReleases(lambda values, step: seen.append(values))
-    run = make_trainer(callbacks=[logged, StopAt(12)], accountant="rdp").fit()
-    assert {each["epsilon"] for each in seen} == {run.epsilon()}
-    so_far = [each["epsilon_of_steps_taken"] for each in seen]
-    assert so_far == sorted(so_far)
-    assert so_far[-1] < run.epsilon()
-
-
 def gaussian(mean: float, delta: float) -> float:
     """Epsilon of normal distributions so far apart (Balle and Wang 2018, Theorem 8)."""
 
