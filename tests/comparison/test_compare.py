@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, replace
 
@@ -13,11 +12,9 @@ from torch import nn
 
 import equidp
 from equidp.comparison import cells
-from equidp.comparison.compare import prepare
-from equidp.comparison.plan import ComparisonPlan
 from equidp.data import open_source
 from equidp.data.dataset import DataSplit, GroupedDataset
-from equidp.errors import DataError, DataWarning, ModelError, SettingError
+from equidp.errors import DataError, ModelError, SettingError
 from equidp.policies.dpsgd import DPSGD
 from equidp.training.plan import Plan
 from support.errors import raises_field
@@ -50,10 +47,6 @@ PLAN = Plan(
     delta=1e-4,
     method_settings={"clipping_bound": 0.5},
 )
-
-
-RUNS = 2 * 2 + 5 + 1 + 2
-"""Private runs, rates of the reference on the first seed, the best of them on the other, trees."""
 
 
 def compared(tmp_path, **settings) -> equidp.Comparison:
@@ -90,16 +83,6 @@ def test_every_method_and_seed_is_there_with_the_baseline(whole):
     assert epsilons["sgd"] == math.inf
     assert epsilons["naive"] > epsilons["dpsgd"] > 0
     assert comparison.costs()["privacy_cost"].notna().all()
-
-
-@pytest.mark.soak
-def test_a_run_without_callbacks_gives_the_same_results_and_is_kept_apart():
-    plain, whole = replace(cell("dpsgd"), callbacks=()), cell("dpsgd")
-    result, expected = (each.train(Toy().split(0)) for each in (plain, whole))
-    assert not result.tables
-    assert not expected.tables["epochs"].empty
-    pd.testing.assert_frame_equal(result.results, expected.results)
-    assert plain.key != whole.key
 
 
 @pytest.mark.soak
@@ -165,31 +148,6 @@ def test_processes_and_engines_agree(whole, tmp_path):
         assert again.results[column].to_list() == pytest.approx(whole.results[column].to_list(), abs=1e-5)
 
 
-@pytest.mark.soak
-def test_a_stopped_comparison_goes_on_where_it_was(tmp_path, monkeypatch):
-    whole = compared(tmp_path / "whole")
-    train, done = cells.train_cell, []
-
-    def counting(*arguments):
-        done.append(arguments)
-        return train(*arguments)
-
-    def stopping(*arguments):
-        if len(done) == 4:
-            raise KeyboardInterrupt
-        return counting(*arguments)
-
-    monkeypatch.setattr(cells, "train_cell", stopping)
-    with pytest.raises(KeyboardInterrupt):
-        compared(tmp_path)
-    monkeypatch.setattr(cells, "train_cell", counting)
-    resumed = compared(tmp_path)
-    assert len(done) == RUNS
-    assert resumed.results.equals(whole.results)
-    compared(tmp_path)
-    assert len(done) == RUNS
-
-
 def test_a_run_is_taken_from_disk_only_for_equal_data_and_settings():
     first = cell("dpsgd")
     name = first.key
@@ -218,20 +176,6 @@ def test_several_epsilons_are_each_met_and_the_baseline_runs_once(tmp_path):
     assert 0.95 < epsilons[("naive", "epsilon=1")] <= 1.0
     assert 3.8 < epsilons[("dpsgd", "epsilon=4")] <= 4.0
     assert list(epsilons["sgd"].index) == [""]
-    comparison.write_report(tmp_path / "report.html")
-    assert "Privacy against its cost" in (tmp_path / "report.html").read_text()
-
-
-@pytest.mark.soak
-def test_json_holds_settings_and_costs(tmp_path):
-    comparison = compared(tmp_path, seeds=1)
-    comparison.to_json(tmp_path / "out.json")
-    content = json.loads((tmp_path / "out.json").read_text())
-    assert content["settings"]["num_train_by_seed"] == [160]
-    assert content["findings"] == comparison.findings()
-    row = next(row for row in content["results"] if (row["method"], row["group"]) == ("dpsgd", "few"))
-    costs = comparison.costs().set_index(["method", "group"])
-    assert row["privacy_cost"] == pytest.approx(costs.loc[("dpsgd", "few"), "privacy_cost"])
 
 
 @pytest.mark.soak
@@ -250,43 +194,6 @@ def test_epsilons_of_single_examples_are_recorded_for_private_runs_and_must_not_
     page = (tmp_path / "report.html").read_text()
     assert "The privacy of each group" in page
     assert "Must not be shared" in page
-
-
-@pytest.mark.soak
-def test_a_diagnosis_is_kept_with_its_runs_and_read_again(tmp_path):
-    plan = equidp.Diagnostics(6, ("few",), equidp.Effort(batches=2, trace_vectors=2, curvature_examples=10))
-    first, again = (compared(tmp_path, callbacks=[plan]) for _ in range(2))
-    groups = first.sensitive_diagnosis.sensitive_groups
-    runs_seen = groups[["method", "seed", "step", "group"]].values.tolist()
-    assert runs_seen == [[m, s, t, "few"] for s in (0, 1) for m in ("dpsgd", "naive") for t in (0, 6)]
-    pd.testing.assert_frame_equal(again.sensitive_diagnosis.sensitive_groups, groups)
-    # Diagnosing changes no result, and is not read from runs that were not diagnosed.
-    assert compared(tmp_path).results.equals(first.results)
-    assert compared(tmp_path).sensitive_diagnosis is None
-
-
-@pytest.mark.soak
-def test_each_run_is_logged_as_it_finishes(tmp_path, caplog):
-    with caplog.at_level("INFO", "equidp.comparison"):
-        compared(tmp_path, seeds=1)
-        assert any(text.startswith("dpsgd, seed 0: accuracy") for text in caplog.messages)
-        assert sum("seed 0: accuracy" in text for text in caplog.messages) == 5 + 2 + 1
-        caplog.clear()
-        compared(tmp_path, seeds=1)
-        assert caplog.messages == ["One seed: there will be no intervals, no verdict and no recommendation."]
-
-
-@pytest.mark.soak
-def test_a_group_without_test_examples_in_a_split_is_said_before_anything_is_trained(tmp_path, monkeypatch):
-    class Halved(Toy):
-        def split(self, seed):
-            whole = super().split(seed)
-            left = whole.test.groups == 0 if seed else torch.ones(80, dtype=torch.bool)
-            return replace(whole, test=whole.test.subset(left.nonzero().flatten()))
-
-    monkeypatch.setattr(cells, "train_cell", lambda *_: pytest.fail("it trained"))
-    with pytest.warns(DataWarning, match=r"few \(seed 1\)"):
-        prepare(Halved(), ComparisonPlan(["dpsgd"], 2, PLAN), directory=tmp_path)
 
 
 Mine, Double = (type("Mine", (DPSGD,), {"__module__": module}) for module in ("here", "elsewhere"))

@@ -7,9 +7,6 @@ import pytest
 import equidp
 from equidp.comparison.cells import Cell
 from equidp.data import open_source
-from equidp.report import words
-from equidp.report.comparison import render
-from equidp.report.summary import summarise
 
 PLAN = equidp.Plan(batch_size=128, epochs=1, delta=1e-4)
 GROUPS = {"epsilon_by_group": {"8": 1.0, "*": 3.0}}
@@ -33,22 +30,6 @@ def test_each_method_is_compared_beside_itself_with_equal_groups(found):
     assert by_group["all"] == by_group["3"]
     assert (equal == equal["all"]).all()
     assert found.setup.methods == ("sgd", "dpsgd")
-
-
-@pytest.mark.soak
-def test_a_comparison_says_what_it_does_to_each_group(found):
-    (sentence, warning) = words.protection_sentences(summarise(found))
-    assert "8 " in sentence
-    assert "at epsilon 3 to " in sentence
-    assert "2601.12922" in warning
-    assert "2605.07930" in warning
-
-
-@pytest.mark.soak
-def test_a_report_shows_the_epsilon_of_each_group(found):
-    page = render(found)
-    for text in ("Epsilon of the group", "2605.07930", "protection=by group"):
-        assert text in page
 
 
 @pytest.mark.soak

@@ -6,7 +6,6 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.metrics import f1_score, roc_auc_score
 
 import equidp
 from equidp.comparison import cells
@@ -17,8 +16,6 @@ from equidp.errors import CacheWarning, SettingError
 from equidp.evaluation.metrics import METRICS
 from equidp.evaluation.predictions import Decision
 from equidp.report.comparison import render
-from equidp.report.summary import summarise
-from equidp.report.words import finding_sentences
 from support.errors import raises_field
 
 SEEDS = 3
@@ -60,15 +57,7 @@ def private_runs_are_kept(monkeypatch, comparison):
 def test_models_that_never_say_yes_get_no_verdict(comparison):
     row = comparison.verdicts().set_index("method").loc["dpsgd"]
     assert (row["verdict"], row["informative"]) == ("uninformative", False)
-    summary = summarise(comparison)
-    said = " ".join(finding_sentences(summary))
-    assert f"sgd, is no better than one constant prediction in {SEEDS} of {SEEDS} seeds" in said
-    assert "By accuracy, dpsgd is no better than one constant prediction" in said
-    assert "--metric auc" in said
-    assert "within tolerance" not in said
-    page = render(comparison)
-    assert 'class="left within-tolerance"' not in page
-    assert "no verdict" in page
+    assert 'class="left within-tolerance"' not in render(comparison)
 
 
 @pytest.mark.soak
@@ -83,24 +72,6 @@ def test_another_metric_takes_the_same_private_runs(asked, comparison, private_r
     first = comparison.results.set_index(["method", "seed", "group"])["auc"]
     pd.testing.assert_series_equal(runs, first)
     assert by_auc.metric.name == "auc"
-    assert "of AUC" in " ".join(finding_sentences(summarise(by_auc)))
-    assert "privacy cost, AUC" in render(by_auc)
-
-
-@pytest.mark.soak
-def test_costs_of_a_loss_are_what_it_gained(asked, private_runs_are_kept):
-    costs = equidp.compare(**asked, metric="log_loss").costs()
-    assert costs["privacy_cost"].to_numpy() == pytest.approx(costs["excessive_risk"].to_numpy(), abs=1e-6)
-
-
-@pytest.mark.soak
-def test_a_metric_of_ones_own_and_a_cut_take_the_same_private_runs(asked, private_runs_are_kept):
-    f1 = equidp.Metric("f1", lambda found: f1_score(found.hits, found.predicted_positive), True, (0, 1))
-    found = equidp.compare(**asked, metric=f1, positive="yes", threshold=0.1)
-    assert found.results["f1"].between(0, 1).all()
-    assert found.results.loc[found.results["method"] == "sgd", "f1"].max() > 0.1
-    assert (found.setup.positive, found.metric.name) == ("yes", "f1")
-    assert found.setup.settings[-1][:2] == ("threshold", 0.1)
 
 
 @pytest.mark.soak
@@ -136,18 +107,6 @@ def test_a_threshold_is_refused_before_anything_is_trained_where_it_cannot_be(as
         with raises_field(SettingError, field):
             equidp.compare(**given)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.soak
-def test_metrics_of_the_results_are_those_of_the_kept_predictions(asked, comparison):
-    test = asked["data"].split(0).test
-    values = {
-        round(roc_auc_score(test.targets, np.subtract(*np.load(path).T[::-1])), 9)
-        for path in asked["directory"].rglob("*.npy")
-        if len(np.load(path)) == len(test)
-    }
-    rows = comparison.results.query("seed == 0 and group == 'all'")
-    assert {round(value, 9) for value in rows["auc"]} <= values
 
 
 @pytest.mark.soak

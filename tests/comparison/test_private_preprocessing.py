@@ -85,20 +85,6 @@ def test_a_seed_draws_the_same_preprocessing_again(source, asked):
     assert cell.source.split(0).digest() == cell.source.split(0).digest()
 
 
-@pytest.mark.parametrize(
-    ("changed", "field"),
-    [({"epsilons": ()}, "preprocessing_share"), ({"preprocessing_share": 1.0}, "preprocessing_share")],
-)
-def test_a_share_of_nothing_is_refused(source, asked, changed, field):
-    with raises_field(SettingError, field):
-        compared(source, {**asked, **changed})
-
-
-def test_data_without_preprocessing_is_refused(asked):
-    with raises_field(SettingError, "preprocessing_share", "'digits'"):
-        compared("digits", asked)
-
-
 @pytest.mark.soak
 def test_a_source_with_private_noise_of_its_own_is_charged_and_its_note_says_where(source, asked):
     own = with_private_noise(source, 3.0)

@@ -12,13 +12,10 @@ from sklearn.metrics import accuracy_score, log_loss
 
 import equidp
 from equidp.comparison.cells import Trees
-from equidp.comparison.compare import prepare, source_of_trees
+from equidp.comparison.compare import prepare
 from equidp.comparison.plan import RATES, ComparisonPlan
 from equidp.data.dataset import DataSplit, GroupedDataset
-from equidp.data.features import WithFeatures
 from equidp.evaluation.predictions import Decision
-from equidp.report.summary import summarise
-from equidp.report.words import reference_sentences
 from equidp.training.plan import Plan
 
 PLAN = Plan(batch_size=60, epochs=3, delta=1e-4, learning_rate=0.5)
@@ -59,57 +56,6 @@ def test_figures_of_trees_by_group_are_those_of_scikit_learn_on_the_same_rows():
     assert len(keys | {Trees(Squares(), 0, {"yes": 2.0}).key}) == 4
 
 
-@pytest.mark.soak
-def test_rows_of_people_and_their_weights_are_those_of_training():
-    """A row of weight 0 fills up a person, and is no row."""
-    data = Squares().split(0)
-    inputs, targets = data.train.inputs, data.train.targets
-    padded = torch.stack([inputs, torch.full_like(inputs, 50.0)], dim=1)
-    weights = torch.stack([torch.ones(300), torch.zeros(300)], dim=1)
-    people = replace(
-        data.train, inputs=padded, targets=torch.stack([targets, 1 - targets], 1), weights=weights
-    )
-    alone, filled = (
-        Trees(Squares(), 0).train(replace(data, train=train)).outputs for train in (data.train, people)
-    )
-    assert filled == pytest.approx(alone, abs=1e-9)
-    heavy = replace(data.train, weights=torch.where(targets == 1, 9.0, 1.0))
-    by_row = Trees(Squares(), 0).train(replace(data, train=heavy)).outputs
-    by_class = Trees(Squares(), 0, {"yes": 9.0}).train(data).outputs
-    assert by_row == pytest.approx(by_class, abs=1e-9)
-    assert (by_row != alone).any()
-
-
-def test_a_class_of_few_rows_or_none_in_training_is_predicted_all_the_same():
-    data = Squares().split(0)
-    rare = torch.where(data.train.targets == 1, 1, 0)
-    rare[torch.nonzero(rare)[3:, 0]] = 0
-    train = replace(data.train, targets=rare, class_names=("no", "yes", "never"))
-    test = replace(data.test, class_names=("no", "yes", "never"))
-    found = Trees(Squares(), 0).train(DataSplit(train, test)).predictions(test, Decision())
-    assert np.isfinite(found.probabilities).all()
-    assert found.probabilities[:, 2].max() < 1e-9
-
-
-def test_trees_are_for_rows_of_numbers_and_read_inputs_before_fixed_features():
-    table = Squares().split(0)
-    assert source_of_trees(Squares(), 0) == Squares()
-    assert source_of_trees(WithFeatures(Squares(), torch.relu), 0) == Squares()
-    for inputs in (torch.zeros(300, 1, 4, 4), torch.zeros(300, 2, dtype=torch.int64), (table.train.inputs,)):
-        data = DataSplit(replace(table.train, inputs=inputs), table.test)
-        assert source_of_trees(Given(data), 0) is None
-
-
-@dataclass(frozen=True, eq=False)
-class Given:
-    """A source of one split."""
-
-    data: DataSplit
-
-    def split(self, seed: int) -> DataSplit:
-        return self.data
-
-
 def compared(tmp_path, **given) -> equidp.Comparison:
     asked = {"methods": ["dpsgd"], "seeds": 2, "plan": PLAN, "epsilon": 3.0, "jobs": 1}
     return equidp.compare(Squares(), directory=tmp_path, **{**asked, **given})
@@ -144,21 +90,8 @@ def test_all_rates_are_tried_on_the_first_seed_and_the_best_is_the_reference_and
     assert list(later.index) == [first.idxmax()]
     own = found.results.query("method == 'sgd' and group == 'all'")["accuracy"]
     assert own.tolist() == [first.max(), later.iloc[0]]
-    (sentence,) = reference_sentences(summarise(found))
-    assert f"10 was asked for, and {first.idxmax():.4g} is used, the best of 5 on seed 0" in sentence
     rows = {row.name: row.value for row in found.setup.settings if row.methods == ("sgd",)}
     assert rows["learning_rate used"] == first.idxmax()
-
-
-@pytest.mark.soak
-def test_by_published_settings_the_reference_trains_by_the_plan_alone(tmp_path):
-    given = {"seeds": 1, "jobs": 1, "directory": tmp_path, "epochs": 1}
-    found = equidp.compare("digits", ["dpsgd"], plan="published", **given)
-    assert found.references.empty
-    assert "model_cost" not in found.costs()
-    assert found.table_names == ("methods", "costs", "metric")
-    with pytest.raises(equidp.SettingError):
-        found.table("overall_costs")
 
 
 @pytest.mark.soak

@@ -7,35 +7,13 @@ from pathlib import Path
 
 import joblib
 import pytest
-from joblib.parallel import BACKENDS, ThreadingBackend, register_parallel_backend
 
 import equidp
 from comparison.test_compare import PLAN, Toy
 from equidp.comparison import cells
-from equidp.comparison.cells import Cell, spread
+from equidp.comparison.cells import Cell
 from equidp.errors import SettingError
 from support.errors import raises_field
-
-
-def square(number, threads):
-    return number * number, threads
-
-
-def test_every_call_is_made_once_on_the_backend_of_the_user():
-    """Backends such as Dask's may give results all at once, so they get the calls in several parts."""
-    for generators in (True, False):
-
-        class Backend(ThreadingBackend):
-            supports_return_generator = generators
-
-        register_parallel_backend("own", Backend)
-        try:
-            with joblib.parallel_config(backend="own", n_jobs=2):
-                found = list(spread(square, [(each,) for each in range(20)]))
-        finally:
-            del BACKENDS["own"]
-        assert sorted(found) == [(number**2, None) for number in range(20)]
-    assert list(spread(square, [], 3)) == []
 
 
 class Deadly(Cell):

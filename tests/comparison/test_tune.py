@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import os
 import signal
@@ -15,7 +14,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from rich.console import Console
 
 import equidp
 from equidp import store
@@ -25,15 +23,11 @@ from equidp.comparison.plan import ComparisonPlan, Kind
 from equidp.comparison.tune import SHARED, Trial, drawn_settings, tune, tuned_settings, tuning_seeds
 from equidp.data.dataset import DataSplit, GroupedDataset
 from equidp.data.validation import validation_part
-from equidp.errors import PolicyError, SettingError
 from equidp.policies.dpsgd import DPSGD
-from equidp.policies.ranges import Log, OneOf, Uniform
+from equidp.policies.ranges import Uniform
 from equidp.policies.setting import Bounded
-from equidp.report.comparison import print_comparison, render, trials_table
-from equidp.report.summary import summarise
 from equidp.training.plan import Plan
 from support.bins import COARSE_BINS, round_privacy_losses
-from support.errors import raises_field
 
 
 @dataclass(frozen=True)
@@ -104,35 +98,6 @@ def test_drawn_settings_fit_the_data_and_each_other():
 
 def test_tuning_seeds_are_none_of_the_final_runs():
     assert tuning_seeds([100, 102]) == (101, 103, 104)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "field"),
-    [((0.0, 1.0), "low"), ((1.0, 1.0), "high"), ((1.0, math.inf), "high")],
-)
-def test_a_range_that_is_none_is_refused(arguments, field):
-    with raises_field(SettingError, field):
-        Log(*arguments)
-    with raises_field(SettingError, "values"):
-        OneOf(())
-
-
-@pytest.mark.parametrize("within", [(0.1, 0.9), Log(1, 2, times="no_such")])
-def test_an_invalid_range_of_a_field_names_the_field(within):
-    @dataclass(frozen=True)
-    class Wrong(Shares):
-        share: float = field(default=0.5, metadata={"tune": within})
-
-    with raises_field(PolicyError, "share"):
-        tuned_settings(Wrong, ())
-
-
-@pytest.mark.soak
-def test_nothing_to_tune_is_refused_before_anything_is_trained(tmp_path):
-    fixed = {name: getattr(PLAN, name, 0.5) for name in SHARED}
-    asked = replace(ASKED, methods=["dpsgd"], options=fixed)
-    with raises_field(SettingError, "tune"):
-        run_comparison(Toy(), asked, directory=tmp_path, jobs=1)
 
 
 def test_the_held_out_part_is_of_the_training_set_and_keeps_private_preprocessing():
@@ -283,19 +248,3 @@ def test_a_search_that_is_killed_loses_no_results_that_were_kept(tmp_path, finis
     again = compared(folder)
     pd.testing.assert_frame_equal(again.results, whole.results)
     assert again.tuning.settings == whole.tuning.settings
-
-
-@pytest.mark.soak
-@pytest.mark.usefixtures("no_plots")
-def test_page_terminal_and_json_show_what_was_tried_and_chosen(finished, tmp_path):
-    _, comparison = finished
-    console = Console(record=True, width=100, file=(tmp_path / "out").open("w"))
-    print_comparison(comparison, console)
-    for shown in (render(comparison), console.export_text()):
-        assert "hosen settings" in shown
-    tried = trials_table(summarise(comparison))
-    assert all(column.heading for column in tried.columns)  # beside which texts would break in a narrow page
-    assert [row[-2] for row in tried.texts()].count("yes") == 3
-    comparison.to_json(tmp_path / "found.json")
-    written = json.loads((tmp_path / "found.json").read_text())["tuning"]
-    assert len(written["trials"]) == len(comparison.tuning.trials)
