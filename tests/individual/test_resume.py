@@ -103,20 +103,6 @@ def test_lost_steps_count_in_full_for_everyone_and_others_exactly(tmp_path, quie
     assert (report.sensitive_epsilons <= report.largest).all()
 
 
-@pytest.mark.soak
-def test_the_checkpoint_before_the_last_has_its_counts_too(tmp_path, monkeypatch):
-    monkeypatch.setattr("equidp.training.checkpoint._SHARE_OF_TIME", 1e9)
-    trainer, _ = run_in(tmp_path, SETTINGS["held"], sample=30, seconds=0.0)
-    take(trainer, 9)
-    trainer.ledger.close()
-    resumed, checkpoints = run_in(tmp_path, SETTINGS["held"], sample=30)
-    assert checkpoints.restore(resumed, previous=True) == 1
-    assert len(list(tmp_path.glob("sensitive/*"))) == 2
-    resumed.fit()
-    assert resumed.individual.in_full == 1
-    assert (counted(resumed)[0].sum(axis=1) == STEPS).all()
-
-
 def test_without_the_file_all_steps_so_far_count_in_full(tmp_path):
     trainer, checkpoints = run_in(tmp_path, SETTINGS["held"])
     take(trainer, 6)
@@ -141,6 +127,15 @@ def test_nothing_of_single_examples_is_in_a_checkpoint(tmp_path):
     assert set(states[0]) == set(states[1])
 
 
+def test_other_settings_are_refused(tmp_path):
+    trainer, _ = run_in(tmp_path, SETTINGS["held"])
+    take(trainer, 6)
+    trainer.ledger.close()
+    resumed, checkpoints = run_in(tmp_path, equidp.Individual(4))
+    with raises_field(SettingError, "individual"):
+        checkpoints.restore(resumed)
+
+
 def test_a_damaged_file_is_refused_with_advice(tmp_path):
     trainer, _ = run_in(tmp_path, SETTINGS["exact"])
     take(trainer, 6)
@@ -150,13 +145,4 @@ def test_a_damaged_file_is_refused_with_advice(tmp_path):
     last.write_bytes(content[:-9])
     resumed, checkpoints = run_in(tmp_path, SETTINGS["exact"])
     with raises_field(CheckpointError, "path", "previous=True"):
-        checkpoints.restore(resumed)
-
-
-def test_other_settings_are_refused(tmp_path):
-    trainer, _ = run_in(tmp_path, SETTINGS["held"])
-    take(trainer, 6)
-    trainer.ledger.close()
-    resumed, checkpoints = run_in(tmp_path, equidp.Individual(4))
-    with raises_field(SettingError, "individual"):
         checkpoints.restore(resumed)

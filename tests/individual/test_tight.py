@@ -106,18 +106,6 @@ def test_what_cannot_be_vouched_for_is_infinite():
     assert found[2] == 0
 
 
-@pytest.mark.parametrize(
-    ("sample_rate", "noise", "steps", "epsilon", "delta"),
-    [(1.0, 3**0.5, 3, 1.0, 0.126936), (0.2, 0.5, 3, 1.0, 0.15594)],
-)
-def test_values_of_dp_accountings_own_tests(sample_rate, noise, steps, epsilon, delta):
-    """Its accountant's tests of a Gaussian mechanism, of a Poisson-subsampled one and of self-composition."""
-    assert tight([(noise, steps)], sample_rate, delta) == pytest.approx(epsilon, abs=2e-3)
-    counts, means = np.array([[steps]], dtype=np.uint32), np.array([1 / noise])
-    found = tight_profiles(counts, means, sample_rate, np.array([epsilon]))
-    assert found[0, 0] == pytest.approx(delta, abs=1e-3)
-
-
 @pytest.mark.soak
 @pytest.mark.parametrize(
     ("sample_rate", "noise", "steps"), [(1.0, 0.5, 1), (0.8, 1.0, 5), (0.1, 0.4, 1), (0.1, 0.4, 5)]
