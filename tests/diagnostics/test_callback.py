@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import equidp
-from equidp.diagnostics import Diagnosis, Diagnostics, Effort, diagnose
+from equidp.diagnostics import Diagnosis, Diagnostics, Effort
 from equidp.errors import ApproximationWarning, DataError, SettingError
 from support.errors import raises_field
 from support.toy import make_trainer, toy
@@ -40,28 +40,6 @@ def test_the_first_step_and_every_so_many_are_diagnosed_and_a_second_run_begins_
 
 
 @pytest.mark.soak
-def test_a_diagnosis_is_that_of_the_model_the_policy_and_the_rate_at_that_step():
-    seen = {}
-
-    class Watch(equidp.Callback):
-        def after_step(self, trainer):
-            if trainer.steps_done == 4:
-                given = {"batch_size": 30, "noise_multiplier": 1.0, "effort": LITTLE, "seed": 4}
-                given["policy_state"] = trainer.policy_state
-                rate = trainer.optimizer.param_groups[0]["lr"]
-                seen[4] = diagnose(trainer.model, trainer.policy, trainer.train, learning_rate=rate, **given)
-
-    diagnostics = quiet()
-    trainer = watched(diagnostics, equidp.GlobalAdapt(0.5, initial_bound=2.0), steps=6, epochs=None)
-    trainer.scheduler = torch.optim.lr_scheduler.ExponentialLR(trainer.optimizer, 0.8)
-    trainer.callbacks = (*trainer.callbacks, Watch())
-    trainer.fit()
-    table = diagnostics.diagnosis.sensitive_groups
-    at_four = table[table["step"] == 4].drop(columns=["step", "epoch"]).reset_index(drop=True)
-    pd.testing.assert_frame_equal(at_four, seen[4].sensitive_groups)
-
-
-@pytest.mark.soak
 @pytest.mark.parametrize(
     "policy", [equidp.DPSGD(0.5), equidp.GlobalAdapt(0.5, initial_bound=2.0)], ids=["dpsgd", "adapt"]
 )
@@ -81,22 +59,6 @@ def test_watching_does_not_change_training(policy):
         torch.manual_seed(6)
         states.append((trainer.fit().model.state_dict(), trainer.policy_state._asdict()))
     torch.testing.assert_close(states[0], states[1], rtol=0, atol=0)
-
-
-def test_an_interrupted_run_goes_on_without_diagnosing_a_step_twice():
-    class Stop(equidp.Callback):
-        def after_step(self, trainer):
-            if trainer.steps_done == 4:
-                raise KeyboardInterrupt
-
-    diagnostics = quiet()
-    trainer = watched(diagnostics, steps=10, epochs=None)
-    trainer.callbacks = (diagnostics, Stop())
-    with pytest.raises(KeyboardInterrupt):
-        trainer.fit()
-    trainer.callbacks = (diagnostics,)
-    trainer.fit()
-    assert diagnostics.diagnosis.sensitive_groups["step"].tolist() == [0, 0, 4, 4, 8, 8]
 
 
 def in_two_groups(model):

@@ -6,8 +6,6 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
 
 from equidp.data.dataset import GroupedDataset
 from equidp.diagnostics.curvature import (
@@ -76,11 +74,6 @@ def problem(request):
     return problem_of(MODELS[request.param]())
 
 
-def linear_problem():
-    torch.manual_seed(0)
-    return problem_of(nn.Linear(4, 3))
-
-
 @pytest.mark.soak
 def test_products_and_quadratic_forms_are_those_of_the_dense_hessian(problem):
     model, inputs, targets = problem
@@ -89,41 +82,6 @@ def test_products_and_quadratic_forms_are_those_of_the_dense_hessian(problem):
     for vector in torch.randn(4, len(dense), dtype=torch.float64):
         torch.testing.assert_close(product(vector), dense @ vector, rtol=1e-8, atol=1e-10)
         assert quadratic_form(product, vector) == pytest.approx(float(vector @ dense @ vector), rel=1e-8)
-
-
-class Attention(nn.Module):
-    """Attention over two inputs, as models of others call it; logits in a mapping."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.keys, self.out = nn.Linear(2, 3), nn.Linear(3, 3)
-
-    def forward(self, values, scale):
-        read = self.keys((values * scale).reshape(len(values), 1, 2, 2))
-        return {"logits": self.out(scaled_dot_product_attention(read, read, read).mean(dim=(1, 2)))}
-
-
-class Joined(nn.Module):
-    """The same of one tensor."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, values):
-        return self.model(values[:, :4], values[:, 4:])["logits"]
-
-
-def test_products_of_a_model_of_several_inputs_with_attention_are_those_of_the_dense_hessian():
-    torch.manual_seed(0)
-    model = Attention().double().eval()
-    joined, targets = torch.randn(20, 5, dtype=torch.float64), torch.arange(20) % 3
-    with sdpa_kernel(SDPBackend.MATH):
-        dense = full_hessian(Joined(model), joined, targets)
-    inputs = {"values": joined[:, :4], "scale": joined[:, 4:]}
-    vector = torch.randn(len(dense), dtype=torch.float64)
-    ours = product_of(model, inputs, targets)(vector)
-    torch.testing.assert_close(ours, dense @ vector, rtol=1e-8, atol=1e-10)
 
 
 def _dense(model, inputs, targets):
@@ -176,20 +134,3 @@ def test_the_true_trace_is_within_three_standard_errors():
         )
         inside += abs(value - float(matrix.trace())) <= 3 * error
     assert inside >= 0.98 * 400
-
-
-@pytest.mark.soak
-def test_products_over_drawn_examples_are_unbiased_and_their_spread_is_counted():
-    """40 trials of 40 vectors, each over 5 of 20 examples, against the trace over all 20; at three standard
-    errors."""
-    model, inputs, targets = linear_problem()
-    exact = float(full_hessian(model, inputs, targets).trace())
-    inside = 0
-    for seed in range(40):
-        generator = torch.Generator().manual_seed(seed)
-        product = product_of(
-            model, inputs, targets, lambda generator=generator: torch.randperm(20, generator=generator)[:5]
-        )
-        value, error = estimate_trace(product, subject_of(model).zeros(), vectors=40, generator=generator)
-        inside += abs(value - exact) <= 3 * error
-    assert inside >= 39

@@ -238,43 +238,6 @@ def test_looking_changes_nothing():
 
 
 @pytest.mark.soak
-def test_chunks_change_nothing_and_engines_agree():
-    model, data = model_of(), data_of()
-    given = {"effort": EVERYTHING, "seed": 3, **STEP}
-    one, other = (
-        diagnose(model, equidp.DPSGD(0.4), data, engine=engine, **given).sensitive_groups.iloc[:, 2:]
-        for engine in ("ghost", "functional")
-    )
-    np.testing.assert_allclose(one.to_numpy(float), other.to_numpy(float), rtol=1e-7, atol=1e-9)
-
-
-@pytest.mark.soak
-def test_a_part_of_the_examples_gives_figures_that_agree_within_their_errors():
-    model, data = model_of(), data_of()
-    given = {"groups": ["a"], "seed": 3, **STEP}
-    exact = diagnose(model, equidp.DPSGD(0.4), data, effort=EVERYTHING, **given).sensitive_groups.iloc[0]
-    drawn = Effort(batches=5, gradient_examples=50, curvature_examples=10)
-    part = diagnose(model, equidp.DPSGD(0.4), data, effort=drawn, **given).sensitive_groups.iloc[0]
-    error = part["sensitive_trace_se"]
-    assert abs(part["sensitive_trace"] - exact["sensitive_trace"]) < 4 * error
-    assert part["sensitive_mean_norm"] == pytest.approx(exact["sensitive_mean_norm"], rel=0.2)
-    assert part["sensitive_clipping"] == pytest.approx(exact["sensitive_clipping"], rel=0.3)
-    assert part["examples"] == exact["examples"] == 60
-
-
-@pytest.mark.soak
-def test_chosen_groups_alone_are_diagnosed_and_all_make_up_the_data_gradient():
-    model, data = model_of(), data_of()
-    both = diagnose(model, equidp.DPSGD(0.4), data, effort=EVERYTHING, seed=3, **STEP).sensitive_groups
-    one = diagnose(
-        model, equidp.DPSGD(0.4), data, groups=["b"], effort=EVERYTHING, seed=3, **STEP
-    ).sensitive_groups
-    assert list(one["group"]) == ["b"]
-    for column in ("sensitive_nonprivate", "sensitive_clipping_published", "sensitive_direction"):
-        assert one[column][0] == pytest.approx(both[column][1], rel=1e-9)
-
-
-@pytest.mark.soak
 def test_examples_whose_gradient_is_not_finite_are_left_out_and_counted():
     class Explodes(nn.Module):
         def __init__(self) -> None:
@@ -324,18 +287,3 @@ def test_a_group_without_examples_is_refused_by_name_unless_left_out():
     for column in {*kept.sensitive_groups, *kept.sensitive_pairs}:  # all that is raw is called so
         assert column in {"group", "other", "examples", "learning_rate"} or column.startswith("sensitive_")
     assert kept.findings()
-
-
-@pytest.mark.parametrize(
-    "setting",
-    [
-        {"batches": 1},
-        {"gradient_examples": 0},
-        {"curvature_examples": 1.5},
-        {"eigenvalue_products": 0},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_efforts_out_of_range_are_refused(setting):
-    with raises_field(SettingError, next(iter(setting))):
-        Effort(**setting)
