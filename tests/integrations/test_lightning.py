@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset, WeightedRandomSampler
+from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 import equidp
-from equidp.errors import DataError, ModelError, SettingError
+from equidp.errors import DataError, SettingError
 from equidp.ledger.ledger import Ledger
 from support.errors import raises_field
 
@@ -117,39 +117,6 @@ def test_forward_and_a_loss_train_by_an_engine_of_batches(tmp_path):
     reference(model, engine="ghost", physical_batch_size=8)
     torch.testing.assert_close(module.net.state_dict(), model.state_dict(), rtol=0, atol=0)
     assert type(strategy.private_trainer.engine).__name__ == "GhostEngine"
-
-
-class Named(Dataset):
-    """Rows as mappings, as many datasets of texts give them."""
-
-    def __len__(self):
-        return N
-
-    def __getitem__(self, place):
-        inputs, target = rows()[place]
-        return {"x": inputs, "y": int(target), "name": "not read"}
-
-
-def without_names(items):
-    return torch.utils.data.default_collate(
-        [{k: v for k, v in item.items() if k != "name"} for item in items]
-    )
-
-
-class OfMappings(Classifier):
-    def training_step(self, batch):
-        return {"loss": nn.functional.cross_entropy(self(batch["x"]), batch["y"])}
-
-
-@pytest.mark.soak
-def test_rows_are_mappings_through_a_collator_and_losses_too(tmp_path):
-    module = OfMappings()
-    fit(tmp_path, module, loader=DataLoader(Named(), batch_size=16, collate_fn=without_names))
-    model = Classifier().net
-    reference(model)
-    torch.testing.assert_close(module.net.state_dict(), model.state_dict(), rtol=1e-5, atol=1e-6)
-    with raises_field(DataError, "collate_fn"):
-        fit(tmp_path / "names", OfMappings(), loader=DataLoader(Named(), batch_size=16))
 
 
 @pytest.mark.soak
@@ -319,12 +286,6 @@ def test_hooks_and_callbacks_get_the_number_of_a_sample_and_no_row_of_it(tmp_pat
     assert trainer.logged_metrics["mean_epoch"] == (5 + 6 + 7 + 8) / 4
 
 
-class Normalises(Classifier):
-    def __init__(self):
-        super().__init__()
-        self.net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
-
-
 class Centres(Classifier):
     def training_step(self, batch, batch_idx):
         inputs, targets = batch
@@ -332,9 +293,7 @@ class Centres(Classifier):
 
 
 @pytest.mark.soak
-def test_batch_statistics_in_the_model_are_refused_and_in_training_step_are_of_one_row(tmp_path):
-    with pytest.raises(ModelError):
-        fit(tmp_path / "norm", Normalises())
+def test_batch_statistics_in_training_step_are_of_one_row(tmp_path):
     module, model = Centres(), Classifier().net
     fit(tmp_path / "centred", module)
     alone = TensorDataset(torch.zeros(N, 4), rows().tensors[1])  # a row less its own mean
