@@ -95,12 +95,6 @@ class WritesToState(_Broken):
         return super().weight(state, norm, group)
 
 
-class RowsWriteToState(_Broken):
-    def statistics(self, state: _State, norm: Tensor, group: Tensor) -> Tensor:
-        state.bound.mul_(0.5)
-        return torch.ones(1)
-
-
 class Draws(_Broken):
     def weight(self, state: _State, norm: Tensor, group: Tensor) -> Tensor:
         return super().weight(state, norm, group) * torch.rand(())
@@ -131,12 +125,6 @@ class AboveItsGroupsBound(_Broken):
         return (state.bound / norm).clamp(max=1.0)
 
 
-class WritesToStateInItsBound(_Broken):
-    def bound(self, state: _State, group: Tensor) -> float | Tensor:
-        state.bound.mul_(0.5)
-        return super().bound(state, group)
-
-
 class BatchSensitivity(DPSGDF):
     """The published leak: noise scaled by the groups in the batch, here by all groups but the last. The
     sensitivity of a policy with bounds is the largest of all groups', and nothing else."""
@@ -157,11 +145,6 @@ class TwoGroups(DPSGDF):
         return super().init(setting._replace(num_groups=2))
 
 
-class Fails(_Broken):
-    def update(self, state: _State, released: Tensor) -> Any:
-        return state.no_such_field
-
-
 @dataclass
 class Thawed(Policy):
     clipping_bound: float = 1.0
@@ -178,16 +161,13 @@ class Thawed(Policy):
         (HeavyWeights(), "weight", "group's bound"),
         (NegativeWeights(), "weight", ">= 0"),
         (WritesToState(), "state", "WritesToState"),
-        (RowsWriteToState(), "state", "RowsWriteToState"),
         (Draws(), "Draws.weight", "random operation"),
         (UpdatesAnew(), "update", "UpdatesAnew"),
         (LeavesState(), "state", "NamedTuple"),
         (Unbounded(), "sensitivity", "nan"),
-        (WritesToStateInItsBound(), "state", "WritesToStateInItsBound"),
         (BatchSensitivity(), "sensitivity", "largest bound"),
         (AboveItsGroupsBound(), "weight", "group 0"),
         (HidesARule(), "bound", "rename"),
-        (Fails(), "policy", "AttributeError"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Policy) else "",
 )
@@ -223,6 +203,7 @@ def test_dpsgd_f_survives_absurd_counts(policy):
         [1e9, -1.0, 0.0, 1e9],
         [0.0, 0.0, 0.0, 0.0],
         [5.0, 5.0, 0.2, 0.0],
+        [0.0, 5.0, 1.0, 0.0],
     ):
         state = policy.update(state, torch.tensor(counts))
         assert torch.isfinite(state.bounds).all()
@@ -276,19 +257,6 @@ def test_quantile_finds_the_target_quantile():
             state, torch.func.vmap(policy.statistics, (None, 0, None))(state, norms, None).sum(dim=0)
         )
     assert sensitivity_of(policy, state, K) == pytest.approx(1.0, abs=0.02)
-
-
-@pytest.mark.parametrize("policy", [Quantile(10.0), QuantileBounded(10.0), SoftAdaClip(10.0)], ids=repr)
-def test_methods_with_a_quantile_have_one_bound(policy):
-    """Their statistics count norms above the bound alone, however weights follow from it."""
-    state, expected = state_of(policy, b=50.0), state_of(Quantile(10.0), b=50.0)
-    for released in (20.0, 3.0, -60.0, 25.0):
-        sums = torch.tensor([released])
-        state, expected = policy.update(state, sums), Quantile(10.0).update(expected, sums)
-        assert sensitivity_of(policy, state, K) == pytest.approx(sensitivity_of(Quantile(10.0), expected, K))
-        for norm in (0.5, 100.0):
-            arguments = torch.tensor(norm), torch.tensor(0)
-            assert policy.statistics(state, *arguments) == Quantile(10.0).statistics(expected, *arguments)
 
 
 def test_a_lowest_bound_holds_from_the_start_and_leaves_higher_ones_alone():

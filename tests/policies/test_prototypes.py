@@ -69,15 +69,6 @@ def test_a_run_is_one_event_without_sampling_which_is_all_that_it_spends():
     assert run.epsilon() == pytest.approx(1.0, abs=1e-3)
 
 
-@pytest.mark.soak
-def test_the_ledger_is_charged_before_a_row_is_read(monkeypatch):
-    data, ledger = toy(N), equidp.Ledger(limit=(0.5, 1e-3))
-    plan = Plan(delta=1e-3).for_method("prototypes").with_changes(epsilon=1.0).resolve(N)
-    with pytest.raises(equidp.BudgetError):
-        build(plan, data, weights_seed=0, seed=0, ledger=ledger)
-    assert ledger.entries() == ()
-
-
 def test_prediction_is_the_largest_cosine():
     data = toy(N)
     plan = Plan(noise_multiplier=0.0).for_method("prototypes").resolve(N)
