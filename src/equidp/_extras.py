@@ -64,9 +64,9 @@ def _is_installed(package: str) -> bool:
 
 def _error(missing: Mapping[str, Collection[str]]) -> MissingExtraError:
     packages = dict.fromkeys(package for each in missing.values() for package in each)
-    extras = "the extra" if len(missing) == 1 else "the extras"
+    names = ",".join(missing)
     return MissingExtraError(
-        f"not installed: {', '.join(packages)}; expected the packages of {extras} "
-        f"{', '.join(map(repr, missing))}; run pip install '.[{','.join(missing)}]' in equidp's checkout.",
+        f"not installed: {', '.join(packages)}. Install equidp with [{names}]: pip install '.[{names}]' in a "
+        f"checkout, or give pip the wheel's name with [{names}] behind it.",
         field=", ".join(missing),
     )

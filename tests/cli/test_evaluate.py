@@ -154,7 +154,7 @@ def test_groups_for_which_a_model_is_worse_or_no_better_than_chance_are_named(ca
     print_result(run, found)
     said = " ".join(capsys.readouterr().out.split())
     assert said.startswith("Better than a coin (0.5): AUC 0.")
-    assert "Clearly worse for c." in said
+    assert "Clearly lower AUC for c." in said
     assert "Not clearly better than a coin for c." in said
     print_result(run, found, "accuracy")
     assert "better than always predicting 'no' (9" in capsys.readouterr().out

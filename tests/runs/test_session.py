@@ -85,7 +85,8 @@ def test_the_same_call_goes_on_with_a_run_that_was_stopped(people, tmp_path):
         equidp.train(people / "people.csv", **{**asked, "epsilon": 2})
     with raises_field(DataError, "folder"):
         equidp.open_run(tmp_path / "run")
-    run = equidp.train(people / "people.csv", **asked)
+    with pytest.warns(equidp.errors.TrainingWarning, match="lost"):
+        run = equidp.train(people / "people.csv", **asked)
     assert run.facts["run"] == begun
     assert sum(count for event, count in run.run.entries if event.name == "step") == 6
     assert not run.verify().failed

@@ -81,7 +81,8 @@ def evaluate_command(
     if include_sensitive:
         print("Sensitive, not for release: these metrics include groups of few people.")
     card = RunFolder(run).results / PAGE
-    print_result(kept.run, found, metric or kept.config.metric, card if card.exists() else None)
+    in_card = card.exists() and not any((test, metric, *vars(decision).values()))
+    print_result(kept.run, found, metric or kept.config.metric, card if in_card else None)
     if found.costs is not None and not found.costs.empty:
         groups = [name for name in kept.facts["group_names"] if name not in found.small.groups]
         there = found.costs["group"].isin(groups) & found.costs["privacy_cost"].notna()

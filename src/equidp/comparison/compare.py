@@ -424,7 +424,7 @@ def _setup(
     auto_takes = choice.shared.method if AUTO in asked.methods and choice.automatic is None else ""
     against = asked.against or ""
     return Setup(
-        data=prepared.source.name,
+        data=getattr(prepared.source, "name", type(prepared.source).__name__),
         group_names=tuple(data.train.group_names),
         class_names=tuple(data.train.class_names),
         num_train_by_seed=tuple(prepared.sizes.values()),

@@ -25,6 +25,9 @@ _MEANING = (
     "weights, so they cost no privacy. They are effects given all other columns, not causes, and noise of "
     "training is in them."
 )
+_MISSING = (
+    " The number of missing values is noise alone if no training row lacks a value; nothing public says so."
+)
 _HIDDEN = (
     "The edges or texts of {names} come from training rows, so they are not shown: intervals are numbered "
     "from lowest to highest. Public ranges or private preprocessing would show them."
@@ -48,7 +51,8 @@ def effect_blocks(
     if two:
         what = f"the log odds of {positive or classes[1]!r}"
     yield Heading("Effect of each column")
-    yield Paragraph(_MEANING.format(what=what))
+    missing = _MISSING if any(effect.missing for effect in effects) else ""
+    yield Paragraph(_MEANING.format(what=what) + missing)
     if two:
         few = f" The {_MOST_PANELS} columns with the largest effects." if len(effects) > _MOST_PANELS else ""
         draw = partial(draw_effects, effects[:_MOST_PANELS], dates)
@@ -147,8 +151,9 @@ def _ticks(effect: Effect, *, is_date: bool) -> tuple[list[float], list[str]]:
     """Places and texts below the axis: some edges, or the texts; their numbers where these are not public."""
     count = len(effect.known)
     if effect.edges is None:
-        texts = [short(text, 14) for text in part_texts(effect)]
-        return ([], []) if count > _MOST_TEXTS else ([float(at) for at in range(count)], texts)
+        if count > _MOST_TEXTS or not effect.public:
+            return [], []
+        return [float(at) for at in range(count)], [short(text, 14) for text in part_texts(effect)]
     if not effect.public:
         return [0.0, count - 1.0][: min(count, 2)], ["lowest", "highest"][: min(count, 2)]
     places = np.unique(np.linspace(0, len(effect.edges) - 1, min(4, len(effect.edges))).round().astype(int))

@@ -90,9 +90,10 @@ def verdict_clauses(evaluation: Evaluation, metric: Metric) -> list[str]:
                 by_chance.append(shown)
     better, reached = "Better" if useful else "No better", interval_text(metric, of_all)
     clauses = [f"{better} than {nothing}: {metric.label} {reached}"]
-    clauses += [f"Clearly worse for {names_text(worse)}"] if worse else []
+    lower = "lower" if metric.sign > 0 else "higher"
+    clauses += [f"Clearly {lower} {metric.label} for {names_text(worse)}"] if worse else []
     if by_chance:
-        than = "a coin" if metric.name == "auc" else "the commonest class"
+        than = "a coin" if metric.name == "auc" else "always predicting the commonest class"
         clauses.append(f"Not clearly better than {than} for {names_text(by_chance)}")
     return clauses
 

@@ -204,7 +204,7 @@ class Session:
             *(each.name for each in settings_of(method_named(taken).policy)),
         )
         origins = {name: chosen.origin(name, taken) for name in names}
-        origins["method"] = RULE if by_rules else ASKED
+        origins |= {**dict.fromkeys(level, ASKED), "method": RULE if by_rules else ASKED}
         plan = chosen.plan.with_changes(method=taken)
         if not plan.private and "noise_multiplier" not in given:
             plan = plan.with_changes(noise_multiplier=None)

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import shutil
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -18,7 +19,7 @@ from torch import nn
 from equidp._extras import require_extra
 from equidp._files import write_whole
 from equidp.data.dataset import DataSplit
-from equidp.errors import BudgetError, CheckpointError, DataError
+from equidp.errors import BudgetError, CheckpointError, DataError, TrainingWarning
 from equidp.evaluation.evaluation import Evaluation, evaluate
 from equidp.kernel.event import STEP
 from equidp.kernel.processes import Processes
@@ -102,7 +103,10 @@ def train(
         trainer = make_trainer(config, plan, split, ledger, facts["run"], watchers, device)
         trainer.released.update(place.read_drawn(plan.plan.releases))
         if resumed:
-            lost = checkpoints.restore(trainer)
+            with warnings.catch_warnings():
+                if on_resume is not None:  # which says it
+                    warnings.simplefilter("ignore", TrainingWarning)
+                lost = checkpoints.restore(trainer)
             if trainer.run_id != facts["run"]:
                 raise CheckpointError(
                     f"the checkpoints in {place} are of another run, {trainer.run_id}; bring back those of "

@@ -17,6 +17,7 @@ import shutil
 import signal
 import threading
 import time
+import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -30,7 +31,7 @@ import torch
 
 from equidp._files import write_whole
 from equidp._validate import check_number, checked_path
-from equidp.errors import CheckpointError, ModelError, TrainingStopped
+from equidp.errors import CheckpointError, ModelError, TrainingStopped, TrainingWarning, count_text
 from equidp.training.optimizers import restore_scheduler
 from equidp.training.trainer import Callback, Trainer
 
@@ -156,8 +157,8 @@ class Checkpoints(Callback):
             missing_ok: begin a new run where there is no checkpoint, in place of an error.
 
         Returns:
-            Number of steps spent after that checkpoint. They are lost: the run continues with the remaining
-            steps of its plan, and the scheduler is moved past the lost ones.
+            Number of steps spent after that checkpoint. They are lost, with a TrainingWarning: the run
+            continues with the remaining steps of its plan, and the scheduler is moved past the lost ones.
 
         Raises:
             CheckpointError: there is none, or it is damaged; says whether the one before is intact.
@@ -181,6 +182,13 @@ class Checkpoints(Callback):
                 callback.load_state_dict(kept)
         if trainer.individual is not None and arrays[_INDIVIDUAL]:
             trainer.individual.load_state_dict(arrays[_INDIVIDUAL], lost)
+        if lost:
+            warnings.warn(
+                f"lost since the last checkpoint, and still spent: {count_text(lost, 'step')}. Training "
+                f"continues with the {trainer.steps - trainer.steps_done:,} that are left of its plan.",
+                TrainingWarning,
+                stacklevel=2,
+            )
         return lost
 
     def delete_sensitive(self) -> None:
