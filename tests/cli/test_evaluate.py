@@ -59,19 +59,6 @@ def test_the_first_line_says_whether_the_model_is_any_good_and_the_rest_is_short
 
 
 @pytest.mark.soak
-def test_a_threshold_changes_answers_and_not_the_ranking(run, place):
-    found = {}
-    for threshold in ("0.5", "0.02"):
-        assert (
-            run("evaluate", "run", "--threshold", threshold, "--metric", "auc", "--json", "cut.json")[0] == 0
-        )
-        content = json.loads((place / "cut.json").read_text())
-        found[threshold] = {row["metric"]: row["value"] for row in content["values"] if row["group"] == "all"}
-    assert found["0.5"]["auc"] == found["0.02"]["auc"]
-    assert found["0.5"]["recall"] < found["0.02"]["recall"]
-
-
-@pytest.mark.soak
 def test_a_runs_own_cut_and_metric_are_those_of_evaluate_and_predict(run, place):
     if not (place / "cut").exists():
         plan = [*PLAN, "--epochs", "4", "--noise-multiplier", "0.5"]
@@ -113,23 +100,6 @@ def test_training_refuses_a_metric_or_class_that_the_data_lacks_before_it_spends
         assert not (place / "refused").exists()
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--metric", "aucc"), "Did you mean 'auc'"),
-        (("--threshold", "half"), "expected a number in [0, 1], or base-rate"),
-        (("--threshold", "base-rate"), "needs base_rate, a public number"),
-        (("--positive", "ill"), "positive class 'ill'"),
-    ],
-)
-def test_bad_input_ends_with_what_to_do(run, options, message):
-    code, _, err = run("evaluate", "run", *options)
-    assert code == 2
-    assert message in " ".join(err.split())
-    assert "Traceback" not in err
-
-
 def evaluate_risks(risks, targets, groups, names, **asked):
     """The evaluation of a model that gives these risks of "yes", [n]."""
     from torch import nn
@@ -163,9 +133,3 @@ def test_groups_for_which_a_model_is_worse_or_no_better_than_chance_are_named(ca
     said = capsys.readouterr().out
     assert said.count("\n") <= 25
     assert "more groups are on the card" in said
-
-
-def test_a_model_of_which_nothing_can_be_shown_is_said_to_be_one(capsys):
-    found = evaluate_risks([0.1, 0.2, 0.3, 0.9], [0, 0, 0, 1], [0, 0, 1, 1], ("a", "b"))
-    print_result(Run(None, (), 1e-5, None, "pld"), found.withholding())
-    assert "too few people" in capsys.readouterr().out

@@ -160,16 +160,6 @@ CHANGES = {
 }
 
 
-@contextlib.contextmanager
-def folder_of_work(name):
-    before = os.getcwd()
-    os.chdir(name)
-    try:
-        yield
-    finally:
-        os.chdir(before)
-
-
 def invoke(*arguments: str) -> tuple[int, str, str]:
     out, err = io.StringIO(), io.StringIO()
     argv, show = sys.argv, warnings.showwarning
@@ -220,23 +210,3 @@ def test_odd_tables(monkeypatch):
 
     check()
     assert min(seen.values()) >= 4, "tables of both kinds, or this would show little"
-
-
-@pytest.mark.soak
-@given(
-    arguments=st.lists(
-        st.sampled_from([*ODD_CELLS, "--out", "--epsilon", "--group", "--resume", "-1", "digits"]), max_size=5
-    )
-)
-@settings(max_examples=15)
-def test_odd_arguments(arguments):
-    """Before anything is made: usage and setting errors are exit code 2 as well."""
-    with tempfile.TemporaryDirectory() as name, folder_of_work(name):
-        for command in ("train", "predict", "evaluate"):
-            given_ = [each for each in arguments if "\x00" not in each]
-            code, _, err = invoke(
-                command, *given_, *(["--config", "none.toml"] if command == "train" else [])
-            )
-            assert code == 2
-            assert "Traceback" not in err
-        assert not list(Path(name).iterdir())

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 
 import pytest
 
 from equidp.cli import noise
-from equidp.cli.app import COMMANDS, app
+from equidp.cli.app import COMMANDS
 from equidp.kernel.epsilon import ACCOUNTANTS
 
 HEAVY = ("torch", "numpy", "pandas", "scipy", "sklearn", "matplotlib", "dp_accounting")
@@ -70,46 +69,3 @@ def test_accounting_for_a_method_of_equidp_loads_no_torch():
 
 def test_importing_equidp_loads_nothing_heavy():
     assert loaded("import equidp; dir(equidp)") == ("", [])
-
-
-def test_the_version_is_said(capsys):
-    out, _ = loaded("import sys; sys.argv = ['equidp', '--version']; from equidp.cli import main; main()")
-    assert out.strip().count(".") == 2
-
-
-@pytest.fixture(scope="module")
-def script(tmp_path_factory):
-    """A shell's completion script, whose `equidp` is no program: what it offers stands in the script."""
-    path = tmp_path_factory.mktemp("completion") / "equidp.bash"
-    path.write_text(app.generate_completion(shell="bash"))
-    return path
-
-
-@pytest.mark.soak
-@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
-@pytest.mark.parametrize(
-    ("words", "offered"),
-    [
-        (["eva"], {"evaluate"}),
-        (["train", "ad"], {"adult", "adult-esipova"}),
-        (["train", "--data", "dut"], {"dutch", "dutch-esipova"}),
-        (["train", "--method", "dps"], {"dpsgd", "dpsgd-f", "dpsgd-f-code"}),
-        (["train", "--model", "len"], {"lenet"}),
-        (["train", "--clip"], {"--clipping-bound"}),
-        (["compare", "--meth"], {"--methods"}),
-        (["account", "--accountant", "p"], {"pld"}),
-        (["methods", "global-"], {"global-adapt"}),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_completion_offers_commands_options_and_values_without_python(script, words, offered):
-    line = ["equidp", *words]
-    program = f"""
-source {script}
-COMP_WORDS=({" ".join(line)}) COMP_CWORD={len(words)}
-cur={words[-1]} PATH=/nowhere _equidp
-printf '%s\\n' "${{COMPREPLY[@]}}"
-"""
-    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True)
-    assert set(done.stdout.split()) == offered, done.stderr
-    assert done.stderr == ""

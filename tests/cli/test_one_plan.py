@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from equidp.comparison import compare as compare_module
@@ -97,70 +95,3 @@ def test_a_named_method_trains_by_the_settings_that_it_is_compared_by(settings, 
         given = {"noise_multiplier": 2.0}
         trained = plan_of_training(data["digits"], given, method, settings)
         assert trained == plan_of_comparison(data["digits"], given, method, settings, tmp_path)
-
-
-@pytest.mark.soak
-def test_weights_by_counted_classes_act_alike_in_both_commands(people, command, monkeypatch):
-    """A value that a command takes apart before there is a plan, which tests of plans do not see."""
-    given = (
-        *TABLE,
-        "--epsilon",
-        "2",
-        "--epochs",
-        "3",
-        "--class-weight",
-        "balanced",
-        "--set",
-        "privacy.counts_share=0.3",
-    )
-    one, only = ("--methods", "dpsgd", "--seeds", "1", "--jobs", "1"), ("--dry-run",)
-    noise = []
-    for options in (given, given[:7]):
-        _, trained, _ = command("train", *options, "--method", "dpsgd", *only, cwd=people)
-        _, compared, _ = command("compare", *options, *one, *only, cwd=people)
-        noise.append(float(re.search(r"noise multiplier ([\d.]+)\.", trained)[1]))
-        assert float(rows(compared)["noise multiplier (dpsgd)"][0]) == pytest.approx(noise[-1], rel=1e-3)
-    assert noise[0] != noise[1]  # the release is paid for
-
-    def train(plan, train, **others):
-        weights.append((plan.policy.private, plan.plan.class_weights))
-        raise SettingError("the trainer was made")
-
-    weights: list[tuple[bool, dict[str, float]]] = []
-    monkeypatch.setattr("equidp.comparison.cells.build", train)
-    command("compare", *given, *one, cwd=people)
-    assert weights[0][1]["high"] > weights[0][1]["low"] > 0
-
-
-TABLE = ("people.csv", "--target", "income", "--group", "sex")
-
-
-def rows(text: str) -> dict[str, tuple[str, str]]:
-    """Setting -> value and origin, of the table that --dry-run prints."""
-    cells = [
-        [cell.strip() for cell in line.strip().split("  ") if cell.strip()] for line in text.splitlines()
-    ]
-    return {row[0]: (row[1], row[2]) for row in cells if len(row) == 3}
-
-
-def values(text: str) -> dict[str, tuple[str, str]]:
-    """Field -> value and reason, of the run.toml that --dry-run prints."""
-    found = re.findall(r"^(\w+) = (.*?)(?: # (.*))?$", text, re.MULTILINE)
-    return {name.replace("_", " "): (value.strip('"'), why) for name, value, why in found}
-
-
-@pytest.mark.soak
-def test_a_dry_run_prints_the_whole_plan_with_origins_in_both_commands(people, command):
-    given = ("--epsilon", "2", "--set", "training.weight_decay=0.01", "--dry-run")
-    _, trained, _ = command("train", *TABLE, *given, cwd=people)
-    _, compared, _ = command("compare", *TABLE, *given, "--methods", "auto", "--seeds", "1", cwd=people)
-    options = {each.name.replace("_", " ") for each in Plan.options() if each.metadata["listed"]}
-    assert {*options, "epsilon", "features"} <= {name.partition(" (")[0] for name in rows(compared)}
-    own = {name.removesuffix(" (dpsgd)"): row for name, row in rows(compared).items()}
-    words = {"given": "given", "by": "rule", "default": "default"}
-    for name, (value, why) in values(trained).items():
-        if name in own and name != "method":
-            assert (own[name][0].rstrip("0"), own[name][1]) == (value.rstrip(".0"), words[why.split()[0]]), (
-                name
-            )
-    assert values(trained)["weight decay"] == ("0.01", "given")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from equidp.cli.app import app
@@ -27,19 +25,6 @@ ONCE = {
 def parsed(line: str) -> dict:
     _, bound, _ = app.parse_args(line.split(), print_error=False, exit_on_error=False)
     return bound.arguments
-
-
-@pytest.mark.soak
-def test_the_help_of_training_is_two_screens_in_the_order_of_a_persons_questions(
-    tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setenv("COLUMNS", "80")
-    app(["train", "--help"], result_action="return_value")
-    text = capsys.readouterr().out
-    assert text.count("\n") <= 100
-    assert len(re.findall(r"^│ (?:DATA )?--[a-z]", text, re.MULTILINE)) <= 35
-    panels = re.findall(r"─ ([A-Z][a-z ]+) ─", text)
-    assert panels == ["Data", "What to predict", "For whom", "Privacy", "Training", "The run"]
 
 
 def test_values_arrive_as_they_were_typed():
@@ -121,33 +106,3 @@ def test_an_empty_text_is_no_value(option):
 )
 def test_a_field_of_run_toml_is_set_by_its_section_and_name(text, found):
     assert parse_set(text) == found
-
-
-@pytest.mark.parametrize(
-    ("text", "field", "said"),
-    [
-        ("momentum=0.9", "--set", "such as training.momentum=..."),
-        ("training.momentum", "--set", "expected section.field=value"),
-        ("trainnig.momentum=0.9", "section", "Did you mean 'training'"),
-        ("column.a.kind=txt", "kind", "[column.a] kind = 'txt'; expected 'number' or 'text' or 'date'."),
-    ],
-)
-def test_a_field_that_cannot_be_set_is_named_with_what_was_expected(text, field, said):
-    with raises_field(SettingError, field, said):
-        parse_set(text)
-
-
-@pytest.mark.parametrize(
-    ("typed", "closest"),
-    [
-        ("train p.csv --epsilonn 3", " Did you mean --epsilon?"),
-        ("train p.csv --batch_siz=3", " Did you mean --batch-size?"),
-        ("train p.csv --momentum 3", ""),
-        ("evaluate run --epsilon 3", ""),
-        ("predict run --target x", ""),
-    ],
-)
-def test_an_unknown_option_is_compared_by_its_words(command, tmp_path, typed, closest):
-    """Not by the dashes that all have: --json is not what --epsilon meant."""
-    code, _, err = command(*typed.split(), cwd=tmp_path)
-    assert (code, " Did you mean" in err, closest in err) == (2, bool(closest), True)

@@ -129,25 +129,11 @@ def test_a_person_without_a_name_is_refused(file):
         open_source(str(file), recipe=RECIPE).split(0)
 
 
-@pytest.mark.filterwarnings("ignore::equidp.errors.DataWarning")
-def test_a_group_of_one_person_is_tested(file):
-    made = table()
-    made.loc[made["id"] == 4, "sex"] = "X"
-    made.to_csv(file, index=False)
-    split = open_source(str(file), recipe=RECIPE).split(0)
-    place = split.test.group_names.index("X")
-    assert (split.train.groups != place).all()
-    assert (split.test.groups == place).any()
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         (("--rows-per-person", "3"), "give both"),
-        (("--person", "id"), "give both"),
         (("--person", "idd", "--rows-per-person", "3"), "Did you mean 'id'?"),
-        (("--person", "id", "--rows-per-person", "0"), "rows_per_person=0"),
-        (("--person", "id", "--rows-per-person", "2.5"), "expected a whole number"),
         (("--person", "sex", "--rows-per-person", "3"), "named twice"),
     ],
 )
@@ -157,12 +143,3 @@ def test_slips_are_said_before_anything_is_spent(run_command, file, tmp_path, op
     assert done.exit_code == 2
     assert said in " ".join(done.err.split())
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.soak
-def test_inspect_says_how_to_protect_people(run_command, file, tmp_path):
-    asked = ("inspect", file, "--target", "ill", "--group", "sex")
-    assert "people of id, of whose rows at most 4" in " ".join(run_command(*asked).out.split())
-    known = (*asked, "--person", "id", "--rows-per-person", "3", "--out", tmp_path / "people.toml")
-    assert "people of id, of whose rows at most 3" in " ".join(run_command(*known).out.split())
-    assert 'person = "id"' in (tmp_path / "people.toml").read_text()

@@ -10,8 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from equidp.cli import messages
-from equidp.cli.messages import fail
 from equidp.ledger.ledger import Ledger
 from support.command import QUICK, equidp_here
 
@@ -46,12 +44,3 @@ def test_two_processes_train_one_run_and_the_first_speaks(people, tmp_path):
     assert told.stdout.count("Model card:") + told.stderr.count("Model card:") == 1
     assert Ledger.read(out / "private" / "ledger").entries()
     assert equidp_here("evaluate", str(out), cwd=tmp_path).returncode == 0
-
-
-def test_a_process_that_alone_failed_says_why(monkeypatch, capsys):
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setattr(messages, "PATIENCE", 0.01)
-    with pytest.raises(SystemExit, match="2"):
-        fail("the disk is full.")
-    assert capsys.readouterr().err == "process 1: error: the disk is full.\n"

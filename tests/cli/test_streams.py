@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -46,14 +45,6 @@ def test_a_training_that_cannot_print_is_finished_or_goes_on(people, tmp_path): 
 
 
 @pytest.mark.soak
-def test_a_character_that_the_terminal_lacks_is_no_error(tmp_path):
-    Path(tmp_path, "日本.csv").write_text("income,sex\n" + "high,F\nlow,M\n" * 30)
-    command = ("inspect", "日本.csv", "--target", "income", "--group", "sex", "--out", "run.toml")
-    done = shell('"$@"', *command, cwd=tmp_path, PYTHONIOENCODING="ascii")
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.soak
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_ends_a_command_in_words(tmp_path, number):
     """At any moment of its start, once Python itself has started."""
@@ -72,10 +63,3 @@ def test_an_interruption_ends_a_command_in_words(tmp_path, number):
             _, err = started.communicate(timeout=600)
         assert started.returncode in (128 + number, -number)
         assert "Traceback" not in err
-
-
-@pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {"NO_COLOR": "1", "COLUMNS": "x"}])
-def test_plain_terminals_get_plain_text(tmp_path, environment):
-    done = shell('"$@"', "--help", cwd=tmp_path, **environment)
-    assert done.returncode == 0
-    assert "\x1b" not in done.stdout

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -14,12 +13,8 @@ from functools import partial
 
 import pandas as pd
 import pytest
-import torch
-from safetensors.torch import load_file
 
 import equidp
-from equidp.cli import train as train_module
-from equidp.kernel.run import PrivateRun
 from equidp.ledger.ledger import Ledger
 from equidp.report.format import upper
 
@@ -31,12 +26,6 @@ INDIVIDUAL = (
     *("--epsilon", "3", "--epochs", "4", "--batch-size", "40", "--delta", "1e-4"),
     *("--set", "privacy.individual=true"),
 )
-
-
-def plan_with(name, value):
-    """PLAN with another value of one option, which cannot be given twice."""
-    place = PLAN.index(name) + 1
-    return (*PLAN[:place], value, *PLAN[place + 1 :])
 
 
 @pytest.fixture
@@ -58,19 +47,6 @@ def people(tmp_path):
     )
     table.to_csv(tmp_path / "people.csv", index=False)
     return tmp_path
-
-
-def stop_after(steps, patch):
-    """End a command by SIGTERM once its run has taken so many steps."""
-    step = PrivateRun.step
-
-    def take_step(run):
-        taken = step(run)
-        if run.steps_done == steps:
-            signal.raise_signal(signal.SIGTERM)
-        return taken
-
-    patch.setattr(PrivateRun, "step", take_step)
 
 
 def files(folder):
@@ -124,30 +100,6 @@ def test_from_a_table_to_a_card_in_one_command(run, people):
     assert all(
         row["privacy_cost_low"] <= row["privacy_cost"] <= row["privacy_cost_high"] for row in content["costs"]
     )
-
-
-@pytest.mark.soak
-def test_averaged_weights_are_what_a_run_keeps_also_when_it_goes_on(run, people, monkeypatch):
-    average = ("--set", "training.average=tail", "--set", "training.average_share=0.5")
-    plan = (*PLAN, "--set", "training.schedule=cosine", *average)
-    plan = (*plan, "--set", "training.optimizer=adam", "--learning-rate", "0.02")
-    with monkeypatch.context() as patch:
-        stop_after(11, patch)
-        assert run("train", *TABLE, *plan, "--out", "run")[0] == 143
-    assert run("train", "--resume", "run")[0] == 0
-    last = torch.load(sorted((people / "run" / "private").glob("checkpoint-*"))[-1], weights_only=True)
-    released = load_file(people / "run" / "share" / "model.safetensors")
-    assert (last["steps"], last["average"]["count"]) == (15, 8)
-    for name, weights in released.items():
-        assert torch.equal(weights, last["average"]["weights"][name])
-        assert not torch.equal(weights, last["model"][name])
-    card = (people / "run" / "share" / "card.md").read_text()
-    assert "| optimizer | adam | given |" in card
-    assert "| schedule | cosine | given |" in card
-    assert "| average | tail | given |" in card
-    assert "| average share | 0.5 | given |" in card
-    assert run("evaluate", "run")[0] == 0
-    assert run("predict", "run", "people.csv")[0] == 0
 
 
 @pytest.mark.soak
@@ -214,23 +166,6 @@ def test_a_stopped_command_says_how_to_go_on_and_does(run, people):
 
 
 @pytest.mark.soak
-def test_the_same_command_goes_on_with_a_run_that_was_stopped(run, people, monkeypatch):
-    command = ("train", *TABLE, *PLAN, "--out", "run")
-    with monkeypatch.context() as patch:
-        stop_after(11, patch)
-        assert run(*command)[0] == 143
-    code, _, err = run("train", *TABLE, *plan_with("--epochs", "3"), "--out", "run")
-    assert code == 2
-    assert "holds a stopped run with other settings" in err
-    assert err.endswith("To continue: equidp train --resume run")
-    code, _, err = run(*command)
-    assert code == 0
-    assert "11 steps are spent, 0 of them lost" in err
-    assert run("verify", "run")[0] == 0
-    assert "it holds a finished run" in run(*command)[2]
-
-
-@pytest.mark.soak
 def test_a_ledger_is_shared_and_its_limit_kept(run, people):
     plan = (*TABLE, *PLAN[:4], "--epsilon", "1", "--delta", "1e-4", "--ledger", "b.ledger")
     assert run("train", *plan, "--ledger-epsilon", "1.5", "--out", "one")[0] == 2  # a limit has a delta
@@ -263,18 +198,10 @@ def test_a_ledger_is_shared_and_its_limit_kept(run, people):
     ("arguments", "message"),
     [
         (("train",), "nothing to train on"),
-        (("train", "adlut", "--epsilon", "3", "--out", "run"), "Did you mean 'adult'"),
         (("train", *TABLE, "--out", "run"), "without a level of privacy"),
-        (("train", *TABLE, *PLAN), "nowhere to keep the run"),
-        (("train", *TABLE, *PLAN, "--epsilon", "3", "--out", "run"), "expected exactly one of"),
         (("train", "digits", "--method", "sgd", "--epsilon", "1", "--out", "run"), "sgd takes no noise"),
-        (("train", *TABLE, *PLAN, "--seed", "-1", "--out", "run"), "seed=-1"),
-        (("train", *TABLE, *PLAN, "--ledger-epsilon", "3", "--out", "run"), "give ledger too"),
         (("train", *TABLE, *PLAN, "--ledger", "no/b", "--out", "run"), "cannot be written"),
-        (("train", *TABLE, *PLAN, "--out", "people.csv"), "people.csv' is a file"),
-        (("train", "--resume", "run"), "there is no folder 'run'"),
         (("train", "--resume", "run", "--epochs", "3"), "leave out --epochs"),
-        (("verify", "people.csv"), "is no ledger"),
         (
             ("train", *TABLE, *PLAN, "--out", "run", "--ledger", "people.csv"),
             "would be lost; choose another place",
@@ -292,64 +219,6 @@ def test_what_goes_wrong_is_one_message_and_leaves_nothing(run, people, argument
     assert message in err
     assert "Traceback" not in err
     assert files(people) == ["people.csv"]
-
-
-@pytest.mark.soak
-@pytest.mark.filterwarnings("ignore:AUC .* is rarely true")
-def test_what_goes_wrong_with_a_finished_run(run, people):
-    run("train", *TABLE, *PLAN, "--out", "run")
-    table = pd.read_csv(people / "people.csv")
-    odd = {
-        "no-job.csv": (table.drop(columns="job"), "the table lacks 'job'"),
-        "renamed.csv": (table.rename(columns={"job": "Job"}), "Its column 'Job' is not used"),
-        "texts.csv": (table.assign(age="old"), "holds texts, the first in row 1"),
-        "huge.csv": (table.assign(age=1e300), "beyond 1e+18"),
-        "gaps.csv": (table.assign(age=[None, *table["age"][1:]]), "1 of 200 rows have missing values"),
-    }
-    for name, (changed, message) in odd.items():
-        changed.to_csv(people / name, index=False)
-        code, out, err = run("predict", "run", name, "--out", "p.csv")
-        assert (code, out) == (2, "")
-        assert message in err
-        assert not (people / "p.csv").exists()
-    assert "fill them in, or leave those rows out" in err
-    table.assign(sex="X").to_csv(people / "x.csv", index=False)
-    assert "sex holds 'X', which the training data did not; known: F, M" in run("evaluate", "run", "x.csv")[2]
-    refused = run("train", *TABLE, *PLAN, "--out", "run")[2]
-    assert "it holds a finished run" in refused
-    assert "trained by dpsgd; a baseline is a run by sgd" in run("evaluate", "run", "--baseline", "run")[2]
-    table.assign(age=table["age"].astype(float)).to_csv(people / "people.csv", index=False)
-    assert run("train", "--resume", "run")[0] == 0  # written otherwise, it is the same data
-    table.assign(age=table["age"] ** 2).to_csv(people / "people.csv", index=False)
-    for command in (("train", "--resume", "run"), ("evaluate", "run")):
-        assert "is not the data that 'run' began with" in run(*command)[2]
-    ledger = people / "run" / "private" / "ledger"
-    ledger.write_text(ledger.read_text().replace('"count":2', '"count":1'))
-    for command in (("train", "--resume", "run"), ("evaluate", "run"), ("verify", "run/private/ledger")):
-        code, _, err = run(*command)
-        assert code == 2
-        assert "was edited or damaged" in err or "is not the data" in err
-
-
-@pytest.mark.soak
-def test_a_model_that_is_not_the_cards_is_refused(run, people):
-    """Else one run's guarantee stands beside another one's model."""
-    for folder, size in (("run", "40"), ("other", "50")):
-        assert run("train", *TABLE, *plan_with("--batch-size", size), "--out", folder)[0] == 0
-    run_folder, kept = people / "run" / "share", (people / "run" / "share" / "model.safetensors").read_bytes()
-    other = people / "other"
-    (run_folder / "model.safetensors").write_bytes((other / "share" / "model.safetensors").read_bytes())
-    for command in (("evaluate", "run"), ("predict", "run")):
-        code, out, err = run(*command)
-        assert (code, out) == (2, "")
-        assert "model.safetensors in 'run/share' is not as equidp wrote it" in " ".join(err.split())
-        assert "equidp train --resume run" in err
-    (run_folder / "model.safetensors").write_bytes(kept)
-    (people / "run" / "private" / "ledger").write_bytes((other / "private" / "ledger").read_bytes())
-    code, out, _ = run("verify", "run")
-    assert (code, "ledger, entries" in out) == (1, True)
-    (run_folder / "card.md").unlink()
-    assert "--resume run" in run("evaluate", "run")[2]
 
 
 @pytest.mark.soak
@@ -400,66 +269,6 @@ def test_noise_is_calibrated_to_a_risk_and_the_card_says_so(run, people):
     assert "epsilon=1.0, risk=advantage 0.3; expected exactly one" in " ".join(err.split())
 
 
-@pytest.mark.soak
-def test_a_release_is_paid_for_once_however_often_a_run_is_stopped(run, people, monkeypatch):
-    plan = (*PLAN, "--delta", "1e-4", "--set", "privacy.individual=true")  # no epsilon to calibrate to
-    run("train", *TABLE, *plan, "--out", "whole")
-    steps = iter(range(100))
-
-    def stop_now_and_then(self, *batch, own=equidp.kernel.step.PrivateStep.__call__):
-        if next(steps) % 6 == 5:
-            raise KeyboardInterrupt
-        return own(self, *batch)
-
-    monkeypatch.setattr(equidp.kernel.step.PrivateStep, "__call__", stop_now_and_then)
-    assert run("train", *TABLE, *plan, "--out", "run")[0] == 130
-    assert run("train", "--resume", "run")[0] == 130
-    assert not (people / "run" / "private" / "released.json").exists()
-    while run("train", "--resume", "run")[0] == 130:
-        pass
-    assert (
-        Ledger.read(people / "run" / "private" / "ledger").entries()
-        == Ledger.read(people / "whole" / "private" / "ledger").entries()
-    )
-    resumed, whole = (
-        json.loads((people / name / "share" / "released.json").read_text()) for name in ("run", "whole")
-    )
-    for one, other in zip(resumed, whole, strict=True):  # what was not watched counts at its worst
-        assert one["mean"] > other["mean"] - 5 * other["standard_error"]
-
-
-def test_a_run_that_is_stopped_before_its_folder_is_there_spends_nothing_and_says_so(
-    run, people, monkeypatch
-):
-    def stop(*arguments, **settings):
-        raise KeyboardInterrupt
-
-    named = ("--ledger", "people.ledger", "--ledger-epsilon", "9", "--ledger-delta", "1e-4")
-    with monkeypatch.context() as patch:
-        patch.setattr("equidp.runs.begin.prepare", stop)
-        told = "stopped. Nothing was spent or written: the same command begins again."
-        for beside in ((), named):
-            code, _, err = run("train", *TABLE, "--epsilon", "3", *beside, "--out", "run")
-            assert (code, err.endswith(told)) == (130, True), err
-    assert not (people / "run").exists()
-    assert not (people / "people.ledger").exists()
-
-
-def test_a_ledger_in_use_by_another_run_leaves_a_run_that_is_continued_after_it(run, people, monkeypatch):
-    def beside_another(*given, own=train_module.train, **named):
-        with Ledger(people / "people.ledger"):
-            return own(*given, **named)
-
-    named = ("--ledger", "people.ledger", "--ledger-epsilon", "9", "--ledger-delta", "1e-4")
-    with monkeypatch.context() as patch:
-        patch.setattr(train_module, "train", beside_another)
-        code, _, err = run("train", *TABLE, *PLAN, *named, "--out", "run")
-    assert (code, err.endswith("To continue: equidp train --resume run")) == (2, True), err
-    assert Ledger.read(people / "people.ledger").entries() == ()
-    assert run("train", "--resume", "run")[0] == 0
-    assert Ledger.read(people / "people.ledger").entries() != ()
-
-
 def test_a_ledger_that_releases_may_be_charged_to_is_named_where_they_stop(run, people, monkeypatch):
     def stop(*arguments, **settings):
         raise KeyboardInterrupt
@@ -471,26 +280,6 @@ def test_a_ledger_that_releases_may_be_charged_to_is_named_where_they_stop(run, 
     assert (code, f"equidp verify {people / 'people.ledger'}" in err) == (130, True), err
     assert not (people / "run").exists()
     assert Ledger.read(people / "people.ledger").entries()
-
-
-@pytest.mark.soak
-def test_a_run_whose_card_finds_no_room_names_the_command_that_writes_it(run, people, monkeypatch):
-    """The same command again would be refused, as the folder holds the run; nothing is spent twice."""
-
-    def fill(place, folder, *_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder / "card.html"))
-
-    with monkeypatch.context() as patch:
-        patch.setattr("equidp.runs.cards.write_cards", fill)
-        code, _, err = run("train", *TABLE, *PLAN, "--out", "run")
-    assert code == 2
-    assert err.endswith("Make room. To continue: equidp train --resume run")
-    spent = Ledger.read(people / "run" / "private" / "ledger").entries()
-    assert run("verify", "run")[2] == (
-        "error: the run in 'run' is not finished. To continue: equidp train --resume run"
-    )
-    assert run("train", "--resume", "run")[0] == 0
-    assert Ledger.read(people / "run" / "private" / "ledger").entries() == spent
 
 
 @pytest.mark.soak
@@ -520,17 +309,6 @@ def test_nothing_that_is_read_is_written_over(run, people):
         assert (code, out) == (2, "")
         assert "would be lost; choose another place" in err
     assert {path: path.read_bytes() for path in before} == before
-
-
-@pytest.mark.soak
-def test_training_that_diverged_is_said_to_have(run, people):
-    code, _, err = run(
-        "train", *TABLE, *PLAN, "--learning-rate", "3e38", "--clipping-bound", "1e6", "--out", "run"
-    )
-    assert code == 0
-    assert "warning: Training diverged" in err
-    assert "Training diverged" in (people / "run" / "share" / "card.md").read_text()
-    assert "its training diverged" in run("predict", "run", "people.csv")[2]
 
 
 @pytest.mark.soak
