@@ -8,7 +8,7 @@ import pytest
 
 import equidp
 from equidp.cli import compare as command_module
-from equidp.errors import DataError, SettingError
+from equidp.errors import SettingError
 from equidp.runs import comparison as module
 from equidp.runs.comparison import comparison_of
 from equidp.runs.run_file import RunFile
@@ -113,13 +113,6 @@ def test_a_file_of_options_is_under_those_of_the_call(people, tmp_path, asked):
 def test_what_no_comparison_has_is_refused(given, field):
     with raises_field(SettingError, field):
         equidp.compare("digits", **given)
-
-
-def test_options_of_a_file_beside_an_object_are_refused():
-    with raises_field(SettingError, "target"):
-        equidp.compare(equidp.data.SOURCES["digits"], target="income")
-    with raises_field(DataError, "data"):
-        equidp.compare(3)
 
 
 @dataclass(frozen=True)

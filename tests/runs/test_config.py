@@ -13,7 +13,6 @@ from equidp.errors import SettingError
 from equidp.evaluation.predictions import Decision
 from equidp.runs.config import CardTexts, DatasetLedger, RunData, TrainConfig
 from equidp.runs.releases import CountsRelease, IndividualRelease
-from equidp.runs.run_file import RunFile
 from equidp.training.plan import Plan
 from support.errors import raises_field
 
@@ -55,8 +54,3 @@ def test_a_configuration_is_read_as_it_was_written(tmp_path):
 def test_a_part_refuses_what_it_cannot_be(part, values, field):
     with raises_field(SettingError, field):
         part(**values)
-
-
-def test_a_delta_without_a_ledger_is_refused():
-    with raises_field(SettingError, "ledger_delta"):
-        RunFile.of(given={"ledger_delta": 1e-5}).ledger()

@@ -10,10 +10,8 @@ from dataclasses import replace
 import pytest
 
 from equidp.errors import BudgetError, CheckpointError, DataError
-from equidp.runs.folder import CARD, CONFIG, MODEL, RELEASED, RunFolder, check_sums
-from equidp.runs.saved import open_run
+from equidp.runs.folder import CONFIG, MODEL, RunFolder, check_sums
 from equidp.runs.train import train
-from equidp.runs.verify import verify
 from support.errors import raises_field
 
 
@@ -65,27 +63,6 @@ def test_a_folder_without_a_run_that_this_version_reads_is_refused(finished, tmp
             RunFolder(finished.folder).read_settings()
 
 
-@pytest.mark.parametrize("name", ["config.json", "settings.json"])
-def test_a_folder_of_an_older_version_is_refused_in_one_sentence(tmp_path, name):
-    """Its files lay in the folder itself."""
-    (tmp_path / name).write_text("{}")
-    for read in (open_run, verify, train):
-        with raises_field(DataError, "folder", tmp_path, "older version") as caught:
-            read(tmp_path)
-        assert str(caught.value).count(". ") == 0
-
-
-def test_released_figures_are_read_as_written_and_damaged_ones_refused(finished):
-    folder = RunFolder(finished.folder)
-    assert folder.read_released() == []
-    rows = [{"group": "F", "mean": 0.25, "standard_error": 0.1}]
-    (finished.private / RELEASED).write_text(json.dumps(rows))
-    assert folder.read_released() == rows
-    (finished.private / RELEASED).write_text("[")
-    with raises_field(DataError, RELEASED):
-        folder.read_released()
-
-
 def test_a_run_goes_on_with_its_own_data_alone(finished):
     folder = RunFolder(finished.folder)
     config, _, facts = folder.read_settings()
@@ -109,15 +86,6 @@ def test_a_run_whose_checkpoints_are_gone_or_of_another_run_is_refused(finished,
         shutil.copy(path, finished.private)
     with raises_field(BudgetError, "steps"):
         train(finished.folder)
-
-
-def test_the_card_shows_the_returned_evaluation_and_bounds_to_the_last_digit(finished):
-    card = (finished.share / CARD).read_text()
-    assert "| public ranges | age 0.1 to 1234567.891 |" in card
-    groups = finished.evaluation.groups
-    assert groups["count"].iloc[-1] > 0
-    for row in groups.to_dict("records"):
-        assert f"| {row['group']} | {row['count']:,} | {100 * row['accuracy']:.1f} [" in card
 
 
 @pytest.mark.soak

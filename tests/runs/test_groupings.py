@@ -9,10 +9,8 @@ import pandas as pd
 import pytest
 
 import equidp
-from equidp.data import open_source
 from equidp.data.dataset import ALL
-from equidp.evaluation.evaluation import Evaluation, evaluate
-from equidp.models import logistic
+from equidp.evaluation.evaluation import Evaluation
 
 COLUMNS = {"region": ("north", "south"), "sex": ("F", "M")}
 
@@ -51,13 +49,3 @@ def test_a_run_shows_each_column_alone_or_their_combinations(table, crossed, tmp
     assert "island, " in " ".join(
         json.loads((place / "share" / "run.json").read_text())["facts"]["group_names"]
     )
-
-
-def test_methods_have_the_combinations_as_groups_and_one_row_is_a_group(table):
-    split = open_source(str(table), target="ill", group=["region", "sex"]).split(0)
-    assert set(split.train.group_names) >= {"north, F", "north, M", "south, F", "south, M"}
-    lonely = next(at for at, name in enumerate(split.train.group_names) if name.startswith("island"))
-    assert [int(part.group_sizes()[lonely]) for part in (split.train, split.test)] == [0, 1]
-    found = evaluate(logistic(split.train.input_shape, 2), split.test)
-    assert found.small.by_grouping == {"region": ("island",)}
-    assert found.withholding().groups.set_index("group").at[ALL, "count"] == len(split.test) - 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 import warnings
 from pathlib import Path
 
@@ -129,15 +128,6 @@ def test_a_column_of_new_values_alone_is_refused_unless_it_is_meant(kept, save, 
         assert len(kept.predict(file, lacking=(name,))) == ROWS
 
 
-def test_some_new_values_are_counted_in_one_warning(kept, save):
-    table = patients()
-    table.loc[:29, "Notfall"] = "?j"
-    table.loc[:9, "smokes"] = "never"
-    with pytest.warns(DataWarning, match=r"'Notfall': 30, 'smokes': 10") as caught:
-        kept.predict(save(table))
-    assert len(caught) == 1
-
-
 @pytest.mark.parametrize("name", ["smokes", "sex"])
 def test_whole_numbers_that_are_written_with_a_point_are_read_as_in_training(kept, save, name):
     file = save(patients())
@@ -162,11 +152,3 @@ def test_the_commands_take_the_columns_that_a_file_lacks(kept, save):
             app([command, str(kept.folder), str(file)], result_action="return_value")
         lacking = ["--lacking", "CRP", "--lacking", "ward"]
         assert not app([command, str(kept.folder), str(file), *lacking], result_action="return_value")
-
-
-def test_the_rule_holds_for_a_copy_of_what_is_shared(kept, save, tmp_path):
-    shutil.copytree(kept.folder / "share", tmp_path / "copy")
-    shutil.copy(kept.folder / "private" / "preprocessing.json", tmp_path / "copy")
-    run = equidp.open_run(tmp_path / "copy")
-    with raises_field(DataError, "Notfall", "Notfall (j/n)"):
-        run.predict(save(patients().rename(columns={"Notfall": "Notfall (j/n)"})))

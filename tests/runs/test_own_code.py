@@ -13,7 +13,6 @@ from equidp.errors import DataError
 from equidp.evaluation.predictions import predict
 from equidp.runs.begin import begin, prepare
 from equidp.runs.config import RunData, TrainConfig
-from equidp.runs.folder import RunFolder
 from equidp.runs.saved import open_run
 from equidp.runs.train import train
 from equidp.training.plan import Plan
@@ -109,18 +108,3 @@ def test_a_changed_method_is_refused_where_the_run_goes_on(run):
     open_run(run, trust_code=True)
     with raises_field(DataError, "method", "'own_run_parts:Soft'"):
         train(run, trust_code=True)
-
-
-@pytest.mark.soak
-def test_a_run_by_own_code_says_how_to_go_on_with_it(run):
-    assert RunFolder(run).resume_command().endswith("--trust-code")
-    with raises_field(DataError, "trust_code", "own_run_parts:Soft"):
-        open_run(run)
-
-
-@pytest.mark.soak
-def test_code_that_is_gone_is_named(run):
-    (run.parent / "own_run_parts.py").unlink()
-    importlib.invalidate_caches()
-    with raises_field(DataError, "method", "No module named 'own_run_parts'"):
-        open_run(run, trust_code=True)

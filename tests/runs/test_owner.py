@@ -11,9 +11,8 @@ import pytest
 
 import equidp
 from equidp.cli.app import app
-from equidp.errors import DataWarning, SettingError
+from equidp.errors import DataWarning
 from equidp.runs.saved import FinishedRun
-from support.errors import raises_field
 
 pytestmark = pytest.mark.soak
 
@@ -85,9 +84,3 @@ def test_the_command_shows_models_without_privacy_beside_the_run_and_keeps_them_
     assert "logistic regression" in line
     assert "boosted trees" in line
     assert "boosted trees" not in texts_of(tmp_path / "run" / "share")
-
-
-def test_a_reference_is_for_tables(tmp_path):
-    run = equidp.train("digits", epsilon=3, out=tmp_path / "run", epochs=1, model="logistic", batch_size=256)
-    with raises_field(SettingError, "reference"):
-        run.reference()

@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 import torch
 
-from equidp._files import within_command
 from equidp.cli.app import app
 from equidp.errors import DataError, DataWarning, SettingError
 from equidp.evaluation.evaluation import evaluate
@@ -66,21 +65,6 @@ def test_rows_of_one_person_in_a_new_file_count_as_one_person(finished, tmp_path
     table.assign(further="x").to_csv(tmp_path / "new.csv", index=False)
     with pytest.warns(DataWarning, match=r"lacks 'id', which says whose rows they are: each of its 200 rows"):
         assert kept.read_grouped(tmp_path / "new.csv").people is None
-
-
-def test_a_code_for_a_missing_value_in_new_rows_is_named_and_counted(finished, tmp_path):
-    table = pd.read_csv(finished.table)
-    table.loc[[1, 4], "age"] = -999
-    table.to_csv(tmp_path / "new.csv", index=False)
-    with pytest.warns(DataWarning, match=r"a number such as -999, far from the training data \('age': 2\)"):
-        open_run(finished.folder).inputs(tmp_path / "new.csv")
-
-
-def test_a_run_that_is_not_finished_says_how_to_go_on_by_the_call_or_within_a_command_by_one(begun):
-    with raises_field(DataError, "folder", f"\nequidp.train(..., out={str(begun)!r}), with the arguments"):
-        open_run(begun)
-    with within_command(), raises_field(DataError, "folder", "\nequidp train --resume"):
-        open_run(begun)
 
 
 @pytest.mark.parametrize("name", ["share/model.safetensors", "private/preprocessing.json"])

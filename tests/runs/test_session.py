@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import sys
 from io import StringIO
 
 import pandas as pd
@@ -12,9 +11,8 @@ import pytest
 
 import equidp
 from equidp.cli.account import account_command
-from equidp.errors import BudgetError, DataError, DataWarning, SettingError
+from equidp.errors import DataError, DataWarning, SettingError
 from equidp.runs.folder import RunFolder
-from equidp.tables.inspect import recipe_toml
 from support.command import equidp_here, people
 from support.errors import raises_field
 
@@ -27,22 +25,6 @@ TYPED = (
     *("--target", "income", "--group", "sex", "--epsilon", "3", "--batch-size", "50"),
     *("--set", "training.steps=6", "--model", "logistic"),
 )
-
-
-HALF = """
-from dataclasses import dataclass
-
-import equidp
-from equidp.policies.setting import setting
-
-
-@dataclass(frozen=True)
-class Half(equidp.Policy):
-    half_of_it: float = setting(0.5, "Half of the clipping bound.")
-
-    def bound(self, state, group):
-        return 2 * self.half_of_it
-"""
 
 
 @pytest.fixture(scope="module")
@@ -138,33 +120,11 @@ def test_a_run_is_verified_and_opened_by_its_folder(run):
     path.write_text(text + "changed")
     try:
         assert "files" in run.verify().failed
+        assert equidp_here("verify", str(run.folder), cwd=run.folder).returncode == 1
         with raises_field(DataError, "card.md"):
             equidp.open_run(run.folder)
     finally:
         path.write_text(text)
-
-
-def test_a_recipe_goes_from_inspecting_to_training(people, tmp_path):
-    report = equidp.inspect(people / "gaps.csv", **ROLES)
-    equidp_here("inspect", "gaps.csv", "--target", "income", "--group", "sex", "--json", "i.json", cwd=people)
-    assert json.loads((people / "i.json").read_text())["recipe"] == report.recipe.to_plain()
-    assert report.recipe.missing == "category"
-    (people / "run.toml").write_text(recipe_toml(report))
-    run = equidp.train(people / "gaps.csv", config=people / "run.toml", **LITTLE, out=tmp_path / "run")
-    assert run.config.data.recipe == report.recipe
-    with raises_field(SettingError, "field in [table]"):
-        equidp.inspect(people / "gaps.csv", tarrget="income")
-    assert equidp.inspect(people / "people.csv", **ROLES, person="age").recipe.rows_per_person == 4
-
-
-def test_settings_of_a_method_of_the_users_own_are_options(people, tmp_path, monkeypatch):
-    """Also where nothing has imported its module before."""
-    (tmp_path / "half_of_a_bound.py").write_text(HALF)
-    monkeypatch.syspath_prepend(tmp_path)
-    own = {"method": "half_of_a_bound:Half", "half_of_it": 0.25}
-    run = equidp.train(people / "people.csv", **ROLES, **LITTLE, **own, out=tmp_path / "run")
-    assert run.run.facts.policy.half_of_it == 0.25
-    del sys.modules["half_of_a_bound"]
 
 
 def test_an_account_is_that_of_the_command_line(capsys):
@@ -181,14 +141,9 @@ def test_an_account_is_that_of_the_command_line(capsys):
     ("options", "field", "said"),
     [
         ({"traget": "income"}, "option", "Did you mean 'target'"),
-        ({"epsilom": 2}, "option", "Did you mean 'epsilon'"),
         ({"target_epsilon": 2}, "target_epsilon", "write epsilon=3"),
         ({"max_grad_norm": 1.0}, "max_grad_norm", "DPSGD"),
-        ({"noise_multiplier": 1.0}, "epsilon", "expected exactly one of"),
-        ({"epsilon": -1}, "epsilon", "expected a finite number > 0"),
         ({"epsilon": None}, "method", "without a level of privacy"),
-        ({"method": "dpsdg"}, "method", "Did you mean 'dpsgd'"),
-        ({"test_share": 2.0}, "test_share", "expected a number in"),
         ({"release_epsilon": 0.1}, "release_epsilon", "individual"),
         ({"ledger_epsilon": 3.0}, "ledger_epsilon", "give ledger too"),
     ],
@@ -198,26 +153,3 @@ def test_a_wrong_option_is_refused_before_anything_is_written(people, tmp_path, 
         equidp.train(people / "people.csv", **{**ROLES, **LITTLE, **options}, out=tmp_path / "run")
     assert said in str(caught.value)
     assert not (tmp_path / "run").exists()
-
-
-def test_a_policy_is_kept_by_its_name_and_settings(people, tmp_path):
-    run = equidp.train(
-        people / "people.csv",
-        **ROLES,
-        **LITTLE,
-        method=equidp.DPSGD(clipping_bound=0.25),
-        out=tmp_path / "run",
-    )
-    assert run.run.facts.policy == equidp.DPSGD(clipping_bound=0.25)
-    with pytest.warns(UserWarning, match="smoothing is a setting of .*; dpsgd ignores it"):
-        equidp.train(
-            people / "people.csv", **ROLES, **LITTLE, method="dpsgd", smoothing=0.5, out=tmp_path / "b"
-        )
-
-
-def test_a_ledger_limits_the_runs_on_a_table(people, tmp_path):
-    named = {"ledger": tmp_path / "people.ledger", "ledger_epsilon": 3.5, "ledger_delta": 1e-3}
-    equidp.train(people / "people.csv", **ROLES, **LITTLE, **named, out=tmp_path / "first")
-    with pytest.raises(BudgetError):
-        equidp.train(people / "people.csv", **ROLES, **LITTLE, **named, out=tmp_path / "second")
-    assert not (tmp_path / "second").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import shutil
@@ -19,7 +18,7 @@ from equidp.data import Recipe
 from equidp.errors import DataError, SettingError
 from equidp.runs.begin import begin, prepare
 from equidp.runs.config import CardTexts, DatasetLedger, RunData, TrainConfig
-from equidp.runs.folder import CARD, ENCODER, MODEL, PAGE, RUN, SUMS, RunFolder
+from equidp.runs.folder import ENCODER, RUN, SUMS, RunFolder
 from equidp.runs.releases import CountsRelease, PreprocessingRelease
 from equidp.runs.saved import open_run
 from equidp.runs.train import train
@@ -131,14 +130,6 @@ def test_run_json_has_the_guarantee_as_numbers(run):
     assert (found["unit"], found["relation"]) == ("person", "add or remove one")
     assert [count for _, count in found["entries"]] == [count for _, count in kept.run.entries]
     assert found["run"] == kept.facts["run"]
-
-
-@pytest.mark.soak
-def test_the_card_has_the_checksum_of_the_file_that_is_there(run):
-    digest = hashlib.sha256((run / "share" / MODEL).read_bytes()).hexdigest()
-    for name in (CARD, PAGE):
-        assert digest in (run / "share" / name).read_text()
-    assert f"| model.safetensors (SHA-256) | {digest} |" in (run / "share" / CARD).read_text()
 
 
 def test_tables_of_exact_preprocessing_need_what_was_read_off_the_rows(finished, tmp_path):

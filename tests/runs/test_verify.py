@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +13,6 @@ import pytest
 
 from equidp._provenance import kernel_digest
 from equidp.data import Recipe
-from equidp.display import shown_epsilon
 from equidp.errors import DataError
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.event import Event, Share
@@ -70,19 +67,6 @@ def test_where_transforms_lose_digits_renyi_alone_is_recomputed(steps, delta):
     """Privacy losses would say less than Renyi's bound there, and less than epsilon may be."""
     found = recompute_epsilon([(asdict(Event(0.01, 1.0)), steps)], delta)
     assert found == pytest.approx(epsilon([(Event(0.01, 1.0), steps)], delta, "rdp"), rel=1e-9)
-
-
-@pytest.mark.soak
-def test_many_groups_are_recomputed_by_the_costliest_of_them():
-    shares = [Share(str(each), 0.2 if each % 2 else 0.1, 0.5) for each in range(70)]
-    event = Event(0.2, 1.5, shares=tuple(shares))
-    found = recompute_epsilon([(asdict(event), 20)], 1e-5)
-    assert found == pytest.approx(epsilon([(event, 20)], 1e-5, "pld"), rel=2e-3)
-
-
-def test_a_number_of_times_below_0_is_not_recomputed():
-    with pytest.raises(ValueError, match="expected 0 or more"):
-        recompute_epsilon([(asdict(STEP), -3)], 1e-5)
 
 
 @pytest.mark.parametrize("event", [STEP, GROUPED, Event(1.0, 12.0, name="counts")])
@@ -178,20 +162,6 @@ def test_files_outside_of_the_folder_are_not_read(finished, name):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", [f"share/{RUN}", f"share/{CARD}", f"private/{LEDGER}"])
-def test_what_is_no_file_of_the_folder_is_refused(finished, name):
-    path = finished.folder / name
-    moved = path.rename(finished.folder.parent / "moved")
-    path.symlink_to(moved)
-    with raises_field(DataError, path.name):
-        verify(finished.folder)
-    path.unlink()
-    os.mkfifo(path)
-    with raises_field(DataError, path.name):
-        verify(finished.folder)
-
-
-@pytest.mark.soak
 @pytest.mark.parametrize("part", ["share", "private"])
 def test_a_list_of_checksums_that_is_missing_fails(finished, part):
     (finished.folder / part / SUMS).unlink()
@@ -258,24 +228,6 @@ def test_a_card_that_states_two_epsilons_fails(finished, name):
     assert {"files", "epsilon"} <= failed(finished.folder)
 
 
-@pytest.mark.soak
-def test_an_epsilon_in_the_thousands_is_stated_in_six_digits(finished):
-    settings = json.loads((finished.share / RUN).read_text())
-    entries = [({**settings["entries"][0][0], "noise": 0.04}, 7)]
-    epsilon_of_them = recompute_epsilon(entries, settings["delta"])
-    assert epsilon_of_them > 1000
-
-    def other(settings):
-        settings.update(entries=entries, epsilon=epsilon_of_them)
-
-    stated = f"Training was ({shown_epsilon(epsilon_of_them):g}, {settings['delta']:g})-"
-    for name in (CARD, PAGE):
-        path = finished.share / name
-        path.write_text(re.sub(r"Training was \([^)]*\)-", stated, path.read_text()))
-    rewrite(finished.folder, other)
-    assert "epsilon" not in failed(finished.folder)
-
-
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"entries": [[{"rate": 0.1}, 1]]}', "\x00"])
 def test_what_is_no_run_is_refused(finished, content, tmp_path):
     with raises_field(DataError, "folder"):
@@ -305,19 +257,3 @@ def test_the_script_runs_without_equidp(finished, tmp_path):
     spent = epsilon(finished.run.entries, 1e-6)
     assert math.isclose(float(done.stdout.split()[1]), spent, rel_tol=1e-3)
     assert done.stdout.endswith("at delta 1e-06\n")
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [[], ["none"], ["empty"], ["run", "2"], ["run", "x"], ["run", "1e-6", "1"]],
-)
-def test_the_file_for_auditors_refuses_what_it_cannot_compute(tmp_path, monkeypatch, capsys, arguments):
-    monkeypatch.chdir(tmp_path)
-    for name in ("run", "empty"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "run" / "run.json").write_text('{"entries": [], "delta": 1e-5}')
-    (tmp_path / "empty" / "run.json").write_text("{}")
-    with pytest.raises(SystemExit) as end:
-        recompute.main(arguments)
-    assert isinstance(end.value.code, str)
-    assert capsys.readouterr().out == ""

@@ -1,7 +1,6 @@
 """Private preprocessing of a run: paid for before the data is read for it, drawn once, within epsilon."""
 
 import json
-import re
 from dataclasses import replace
 from functools import partial
 
@@ -21,15 +20,12 @@ from equidp.runs.releases import PreprocessingRelease
 from equidp.runs.saved import open_run
 from equidp.runs.train import train
 from equidp.tables.encode import TableEncoder
-from support.command import QUICK
 from support.errors import raises_field
 from support.releases import paid_for
 
 pytestmark = pytest.mark.filterwarnings("ignore:AUC .* is rarely true")  # income follows from age
 DELTA = 1e-4
 PLAN = equidp.Plan(batch_size=200, epochs=1, delta=DELTA)
-OPTIONS = ("--epsilon", "3", "--epochs", "1", "--batch-size", "200", "--delta", "1e-4", *QUICK)
-TABLE = ("people.csv", "--target", "income", "--group", "sex")
 
 
 @pytest.fixture(scope="module")
@@ -161,43 +157,3 @@ def test_settings_that_mean_nothing_are_refused(config):
         config(plan=PLAN.with_changes(epsilon=3.0, releases=(PreprocessingRelease(1.5),)))
     with raises_field(SettingError, "preprocessing_share", "'digits'"):
         prepare(replace(config(), data=RunData("digits")))
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (("--preprocessing", "privat"), "Did you mean 'private'?"),
-        (("--set", "privacy.preprocessing_share=0.2"), "give that too"),
-        (("--preprocessing", "private", "--set", "privacy.preprocessing_share=0"), "preprocessing_share=0.0"),
-    ],
-)
-def test_a_slip_on_the_command_line_is_one_message(command, people, tmp_path, more, message):
-    code, out, err = command(
-        "train", *TABLE, *OPTIONS, *more, "--out", str(tmp_path / "run"), cwd=people.parent
-    )
-    assert (code, out) == (2, "")
-    assert message in err
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.soak
-def test_from_the_command_line_to_predictions(command, people, tmp_path):
-    run = partial(command, cwd=people.parent)
-    private = (
-        "--missing",
-        "category",
-        "--preprocessing",
-        "private",
-        "--set",
-        "privacy.preprocessing_share=0.4",
-    )
-    folder = str(tmp_path / "run")
-    code, out, _ = run("train", *TABLE, *OPTIONS, *private, "--out", folder, "--dry-run")
-    assert code == 0
-    total = re.search(r"release preprocessing \(epsilon 1.2\): epsilon ([\d.]+) in all", out)[1]
-    assert 2.99 < float(total) <= 3
-    assert run("train", *TABLE, *OPTIONS, *private, "--out", folder)[0] == 0
-    code, out, _ = run("predict", folder, "people.csv")
-    assert code == 0
-    assert len(out.splitlines()) == 2001
-    assert run("evaluate", folder)[0] == 0

@@ -128,16 +128,6 @@ def test_release_of_one_file_is_in_config_dry_run_ledger_folder_and_card(kind, t
         plan.with_changes(noise_multiplier=1.0, releases=(kind(0.2),)).resolve(100)
 
 
-@pytest.mark.soak
-def test_release_in_the_table_is_set_and_has_a_line_of_the_dry_run(kind, trained, tmp_path, command):
-    table = (str(trained.table), "--target", "income", "--group", "sex")
-    options = ("--epsilon", "3", "--batch-size", "40", "--epochs", "1", "--set", "privacy.accountant=rdp")
-    asked = (*table, *options, "--set", "privacy.group_counts_share=0.2", "--dry-run")
-    code, out, err = command("train", *asked, cwd=tmp_path)
-    assert code == 0, err
-    assert "it would release group counts (epsilon 0.6)" in out
-
-
 @pytest.fixture
 def steps_by_epoch(monkeypatch):
     """A release of this file, as a line of the table."""
@@ -176,18 +166,6 @@ def test_a_release_after_each_epoch_is_charged_and_drawn_once_each(steps_by_epoc
     assert run.epsilon() == epsilon([(second.event, 12), (event, 4)], 1e-3)
     second.run()
     assert dict(second.ledger.entries(second.run_id))[event] == 4  # not drawn again
-
-
-@pytest.mark.soak
-def test_a_release_of_many_draws_is_kept_in_the_folder(steps_by_epoch, trained, tmp_path):
-    plan = equidp.Plan(epsilon=3.0, batch_size=40, epochs=2, delta=DELTA, accountant="rdp")
-    data = RunData(str(trained.table), Recipe(target="income", group=("sex",)))
-    config = TrainConfig(data, plan.with_changes(releases=(steps_by_epoch,)))
-    place = tmp_path / "run"
-    train(place, prepared=begin(prepare(config), place))
-    assert [each[0] for each in json.loads((place / "share" / steps_by_epoch.file).read_text())][-1] == "end"
-    assert f"releases of {steps_by_epoch.name}" in (place / "share" / CARD).read_text()
-    assert all(each.passed is not False for each in verify(place).checks)
 
 
 @pytest.mark.soak
