@@ -12,7 +12,7 @@ import pytest
 from hypothesis import settings
 
 from tests.support import seeds
-from tests.support.bins import COARSE_BINS, FINE_BINS, keep_divergences, round_privacy_losses
+from tests.support.bins import COARSE_BINS, FINE_BINS, round_privacy_losses
 
 settings.register_profile("equidp", deadline=None, max_examples=50, derandomize=True)
 settings.load_profile("equidp")
@@ -79,12 +79,6 @@ def pytest_fixture_setup(fixturedef, request) -> None:
 
 def pytest_runtest_call(item) -> None:
     seeds.seed_everything(item.nodeid)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _divergences_once() -> None:
-    """Share what accountants of a process work out: most tests train by few rates and noises."""
-    keep_divergences()
 
 
 @pytest.fixture(scope="module", autouse=True)

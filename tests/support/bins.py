@@ -53,10 +53,3 @@ def _all_orders() -> tuple[float, ...]:
     from equidp.ledger import renyi
 
     return renyi._ORDERS
-
-
-def keep_divergences() -> None:
-    """Have dp_accounting work out the divergence of a rate, a noise and an order once in this process."""
-    from dp_accounting.rdp import rdp_privacy_accountant as rdp
-
-    rdp._compute_log_a = lru_cache(maxsize=None)(rdp._compute_log_a)
