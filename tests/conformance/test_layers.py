@@ -170,6 +170,31 @@ def test_a_wrong_rule_of_ones_own_is_found_out(monkeypatch):
         check_engine(make_engine("ghost", model, loss), model, loss, inputs, torch.arange(4) % 2)
 
 
+class ChangesItsInput(nn.Module):
+    """Writes over what its layer read, in the forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, values: Tensor) -> Tensor:
+        values = values.clone()
+        outputs = self.layer(values)
+        values.mul_(3)
+        return outputs
+
+
+def test_an_input_that_changes_before_its_gradients_are_summed_is_refused():
+    """Norms and sums would be of other numbers; `check_rows` looks at few batches, this at each."""
+    inputs, targets = torch.randn(4, 4), torch.arange(4) % 2
+    with raises_field(ModelError, "Linear"):
+        make_engine("ghost", ChangesItsInput(), loss)(inputs, targets)
+    measured = make_engine("ghost", nn.Linear(4, 2), loss)(inputs, targets)
+    inputs.mul_(3)
+    with raises_field(ModelError, "Linear"):
+        measured.sums(torch.ones(4))
+
+
 class Twice(nn.Module):
     """One layer called on an input and on its examples' values in another order."""
 
