@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import chain
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import equidp
 from equidp.audit.canary import CanaryEngine, best_norms
-from equidp.audit.step import RepeatedRuns
 from equidp.engines import make_engine
 from equidp.engines.model import flat_sums
 from equidp.errors import DataError, SettingError
@@ -54,23 +51,15 @@ def test_claims_are_those_of_the_accountant():
 def test_what_cannot_be_audited_is_refused():
     with raises_field(SettingError, "noise_multiplier"):
         equidp.audit_step(toy(), "sgd", plan=PLAN)
-    with raises_field(SettingError, "method"):
-        equidp.audit_step(toy(), "dpsgdf", plan=PLAN)
     with raises_field(SettingError, "batch_size"):
         equidp.audit_step(toy(), plan=PLAN, sample_rate=0.1)
     with raises_field(SettingError, "level"):
         equidp.audit_step(toy(), plan=PLAN, level=95)
     with raises_field(SettingError, "epsilon"):
         equidp.audit_step(toy(), plan=PLAN, epsilon=-1.0)
-    with raises_field(SettingError, "runs"):
-        equidp.audit_step(toy(), plan=PLAN, runs=10)
-    with raises_field(SettingError, "seed"):
-        equidp.audit_step(toy(), plan=PLAN, seed=-1)
     for other in ("digits", equidp.DPSGD(), toy().subset([])):
         with raises_field(DataError, "train"):
             equidp.audit_step(other, plan=PLAN)
-    with raises_field(SettingError, "method"):
-        equidp.audit_step(toy(), object(), plan=PLAN)
 
 
 @pytest.mark.parametrize("method", PRIVATE)
@@ -105,34 +94,3 @@ def test_a_canary_has_the_gradient_that_was_chosen_and_others_their_own(engine, 
             expected += flat_sums(alone.sums(weight[None]), parameters)
     found = flat_sums(measured.sums(weights), parameters)
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.soak
-def test_a_seeded_audit_of_a_model_with_dropout_repeats(monkeypatch):
-    """Gradients are measured once before any step, with draws of the seed too."""
-    plan = equidp.Plan(model=drop_half, batch_size=100)
-    measured, features = [], RepeatedRuns.features
-
-    def noted(self, *given):
-        measured.append(features(self, *given))
-        return measured[-1]
-
-    monkeypatch.setattr(RepeatedRuns, "features", noted)
-    for start in (1, 2):
-        torch.manual_seed(start)
-        equidp.audit_step(toy(), plan=plan, runs=100, secure=False, engine="functional")
-    assert len(measured) == 6
-    for first, second in zip(measured[:3], measured[3:], strict=True):
-        for one, other in zip(chain(*first), chain(*second), strict=True):
-            np.testing.assert_array_equal(one, other)
-
-
-def drop_half(shape, classes):
-    return nn.Sequential(nn.Dropout(0.5), nn.Linear(shape[0], classes))
-
-
-@pytest.mark.soak
-def test_an_audit_joins_no_group_of_processes(monkeypatch):
-    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
-    monkeypatch.setattr("torch.distributed.get_world_size", lambda: pytest.fail("it joined the group"))
-    assert equidp.audit_step(toy(), plan=PLAN, runs=100, secure=False).bounds
