@@ -14,7 +14,6 @@ import torch
 from equidp.data import SOURCES, open_source
 from equidp.data.dataset import DataSource, DataSplit, GroupedDataset
 from equidp.data.origins import ORIGINS
-from equidp.errors import DataError
 
 OWN = """
 from dataclasses import dataclass
@@ -61,14 +60,12 @@ class Case(NamedTuple):
     Attributes:
         make: opens it in the current folder, which is empty.
         origin: the folder of its files below EQUIDP_DATA; "": it needs none.
-        own_file: a file in the current folder that it reads; "": none.
         one_split: all seeds give one split.
         heavy: takes long.
     """
 
     make: Callable[[], DataSource]
     origin: str = ""
-    own_file: str = ""
     one_split: bool = False
     heavy: bool = False
 
@@ -88,8 +85,8 @@ CASES = {
     "dutch": named("dutch", "dutch", heavy=True),
     "dutch-esipova": named("dutch-esipova", "dutch", heavy=True),
     "cifar10": named("cifar10", "cifar10", one_split=True, heavy=True),
-    "a table": Case(open_table, own_file="people.csv"),
-    "own_points:OwnPoints": Case(open_own, own_file="points.txt"),
+    "a table": Case(open_table),
+    "own_points:OwnPoints": Case(open_own),
 }
 HEAVY = [pytest.param(name, marks=[pytest.mark.soak] * case.heavy) for name, case in CASES.items()]
 LIKE_OTHERS = "mnist", "mnist-unit", "adult-esipova", "dutch", "cifar10"
@@ -168,31 +165,3 @@ def test_it_is_small_and_hashable(name):
     assert (again, hash(again), again.name) == (source, hash(source), source.name)
     assert name not in SOURCES or source.name == name
     assert len(pickle.dumps(source)) < 4000
-
-
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.origin])
-def test_without_its_files_it_says_where_they_are_how_large_and_under_which_licence(
-    name, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("EQUIDP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("EQUIDP_DATA", str(tmp_path))
-    # No name is found, as on a machine without a network.
-    monkeypatch.setattr("socket.getaddrinfo", _no_network)
-    origin = ORIGINS[CASES[name].origin]
-    with pytest.raises(DataError) as raised:
-        CASES[name].make().split(0)
-    said = str(raised.value)
-    assert all(each in said for each in (origin.page, origin.size, origin.licence, origin.layout))
-    assert "set EQUIDP_DATA to a folder" in said
-
-
-def _no_network(*_, **__):
-    raise OSError("no network")
-
-
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.own_file])
-def test_without_a_file_of_ones_own_its_name_is_said(name):
-    source = CASES[name].make()
-    Path(CASES[name].own_file).unlink()
-    with pytest.raises(DataError, match=CASES[name].own_file):
-        source.split(0)

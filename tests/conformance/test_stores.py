@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ import pytest
 from comparison.test_compare import Toy
 from equidp.comparison.cells import Cell, Curves, run_cells
 from equidp.data.features import WithFeatures
-from equidp.errors import CacheWarning, DataError
+from equidp.errors import CacheWarning
 from equidp.store import Store, key_of
 from equidp.training.plan import Plan
 from support.toy import RandomImages
@@ -136,17 +135,6 @@ def test_each_part_that_a_result_follows_from_changes_the_key(case, tmp_path, wr
     assert written == before
 
 
-def test_a_stop_in_the_middle_of_a_write_leaves_no_part(case, tmp_path, monkeypatch):
-    expected = case.make(tmp_path / "other")
-    with monkeypatch.context() as stopped:  # nothing is tidied up after SIGKILL
-        stopped.setattr("equidp.store.os.replace", lambda *_: (_ for _ in ()).throw(SystemExit))
-        stopped.setattr("equidp.store.shutil.rmtree", lambda *_, **__: None)
-        with pytest.raises(SystemExit):
-            case.make(tmp_path / "results")
-    assert case.make(tmp_path / "results") == expected
-    kept(tmp_path / "results")
-
-
 def test_a_damaged_file_is_said_and_the_result_made_again(case, tmp_path):
     expected = case.make(tmp_path)
     for number in range(len(kept(tmp_path))):
@@ -159,30 +147,3 @@ def test_a_damaged_file_is_said_and_the_result_made_again(case, tmp_path):
         with pytest.warns(CacheWarning):
             assert case.make(tmp_path) == expected
     assert case.make(tmp_path) == expected
-
-
-def test_two_writers_at_once_both_get_the_result(case, tmp_path):
-    expected, found = case.make(tmp_path / "other"), []
-    threads = [
-        threading.Thread(target=lambda: found.append(case.make(tmp_path / "results"))) for _ in range(2)
-    ]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    assert found == [expected, expected]
-    kept(tmp_path / "results")
-
-
-def test_a_full_disk_leaves_nothing_and_is_said(case, tmp_path, monkeypatch):
-    expected = case.make(tmp_path / "other")
-
-    def fail(*_):
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as full:
-        full.setattr("equidp.store.os.replace", fail)
-        with pytest.raises(DataError):
-            case.make(tmp_path / "results")
-    assert not [each for each in (tmp_path / "results").rglob("*") if each.is_file()]
-    assert case.make(tmp_path / "results") == expected

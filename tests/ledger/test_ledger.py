@@ -6,7 +6,6 @@ from __future__ import annotations
 import copy
 import errno
 import gc
-import json
 import os
 import pickle
 import resource
@@ -392,16 +391,6 @@ def test_a_file_that_is_something_else_is_left_as_it_is(tmp_path, content):
             opened(path)
     assert path.read_bytes() == content
     assert [each.name for each in tmp_path.iterdir()] == ["notes.txt"]
-
-
-@pytest.mark.parametrize("found", [3])
-def test_a_ledger_of_another_version_is_refused_in_words(tmp_path, found):
-    path = tmp_path / "ledger"
-    text = json.dumps({"equidp_ledger": found})
-    path.write_text(f"{text} {lines._checksum('', text)}\n")
-    for opened in (Ledger, Ledger.read):
-        with raises_field(BudgetError, "format", f"format {found}", f"format {module.FORMAT}"):
-            opened(path)
 
 
 @pytest.mark.soak
