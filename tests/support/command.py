@@ -1,49 +1,23 @@
-"""Runs `equidp` as a user does, in a process of its own, and a small table of people."""
+"""Runs `equidp` as a user does, and a small table of people."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
-from pathlib import Path
 
 import pandas as pd
 import pytest
 
 QUICK = ("--set", "privacy.accountant=rdp")
 """Options of an accountant that finds the noise in no time."""
-_ROOT = Path(__file__).parents[2]
-
-
-def equidp(*arguments: str, cwd) -> subprocess.CompletedProcess:
-    """`python -m equidp` in a process of its own."""
-    return _run_module("equidp", arguments, cwd)
-
-
-def _run_module(name: str, arguments: Sequence[str], cwd) -> subprocess.CompletedProcess:
-    paths = [str(_ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "NO_COLOR": "1",
-        "COLUMNS": "120",
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-    }
-    return subprocess.run(
-        [sys.executable, "-m", name, *arguments],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
 
 
 def equidp_here(*arguments: str, cwd) -> subprocess.CompletedProcess:
-    """The same in this process: libraries, which take seconds to load, are there already."""
+    """`python -m equidp` in this process: libraries, which take seconds to load, are there already."""
     from equidp.cli import main
 
     return _run_here(main, arguments, cwd)
@@ -87,6 +61,4 @@ def people(tmp_path_factory):
         }
     )
     table.to_csv(folder / "people.csv", index=False)
-    table.assign(age=[None, *table["age"][1:]]).to_csv(folder / "gaps.csv", index=False)
-    table.assign(income="low").to_csv(folder / "one-class.csv", index=False)
     return folder

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-KINDS = ("folder", "pipe", "socket", "device", "disk", "link in a circle")
-
 
 def made(path: Path, kind: str) -> None:
-    """Make one of KINDS; skip the test where making a device is not permitted.
+    """Make a "folder", "pipe", "socket", "device", "disk" or "link in a circle".
+
+    Skips the test where making a device is not permitted.
 
     The device has the numbers of the null device, and the disk those of no device at all.
     """
