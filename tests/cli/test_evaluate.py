@@ -9,12 +9,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
-import equidp
-from equidp.cli.result import print_result
-from equidp.evaluation.evaluation import evaluate
-from equidp.training.run import Run
 from support.command import QUICK
 
 TRAIN = ("train", "patients.csv", "--target", "ill", "--group", "region")
@@ -98,38 +93,3 @@ def test_training_refuses_a_metric_or_class_that_the_data_lacks_before_it_spends
         assert code == 2
         assert message in " ".join(err.split())
         assert not (place / "refused").exists()
-
-
-def evaluate_risks(risks, targets, groups, names, **asked):
-    """The evaluation of a model that gives these risks of "yes", [n]."""
-    from torch import nn
-
-    logits = torch.tensor(np.log(risks) - np.log1p(-np.asarray(risks)), dtype=torch.float32)
-    inputs = torch.stack([torch.zeros_like(logits), logits], dim=1)
-    test = equidp.GroupedDataset(
-        inputs, torch.as_tensor(targets), torch.as_tensor(groups), names, ("no", "yes")
-    )
-    return evaluate(nn.Identity(), test, **asked)
-
-
-@pytest.mark.soak
-def test_groups_for_which_a_model_is_worse_or_no_better_than_chance_are_named(capsys):
-    generator = np.random.default_rng(0)
-    groups = np.repeat([0, 1, 2], 1000)
-    targets = (generator.random(3000) < np.where(np.arange(3000) % 10 < 1, 0.6, 0.02)).astype(int)
-    told = np.where(np.arange(3000) % 10 < 1, 0.6, 0.02)
-    risks = np.where(groups == 2, generator.permutation(told), told)  # of the last group it knows nothing
-    run = Run(None, (), 1e-5, None, "pld")
-    found = evaluate_risks(risks, targets, groups, ("a", "b", "c"))
-    print_result(run, found)
-    said = " ".join(capsys.readouterr().out.split())
-    assert said.startswith("Better than a coin (0.5): AUC 0.")
-    assert "Clearly lower AUC for c." in said
-    assert "Not clearly better than a coin for c." in said
-    print_result(run, found, "accuracy")
-    assert "better than always predicting 'no' (9" in capsys.readouterr().out
-    many = evaluate_risks(risks, targets, np.arange(3000) % 30, tuple(f"g{at}" for at in range(30)))
-    print_result(run, many)
-    said = capsys.readouterr().out
-    assert said.count("\n") <= 25
-    assert "more groups are on the card" in said

@@ -103,35 +103,6 @@ def test_from_a_table_to_a_card_in_one_command(run, people):
 
 
 @pytest.mark.soak
-def test_predictions_keep_columns_as_they_stand_in_the_table(run, people):
-    """An id with leading zeros is no number, and a date is none of the model's business."""
-    run("train", *TABLE, *PLAN, "--out", "run")
-    new = (
-        pd.read_csv(people / "people.csv")
-        .head(3)
-        .assign(id=["007", "NA", "x,1"], since="2020-01-01", number=12345678)
-    )
-    new.to_csv(people / "new.csv", index=False)
-    new.to_parquet(people / "new.parquet")
-    for table in ("new.csv", "new.parquet"):
-        code, out, err = run("predict", "run", table, "--keep", "id,since,number,id")
-        assert (code, err) == (0, "")
-        rows = out.splitlines()
-        assert rows[0] == "id,since,number,prediction,p(high),p(low)"
-        starts = [f"{name},2020-01-01,12345678," for name in ("007", "NA", '"x,1"')]
-        assert [row.startswith(start) for row, start in zip(rows[1:], starts, strict=True)] == [True] * 3
-    for arguments, said in (
-        (("run", "new.csv", "--keep", "idd"), "Did you mean 'id'"),
-        (("run", "--keep", "id"), "give the table too"),
-    ):
-        code, out, err = run("predict", *arguments)
-        assert (code, out) == (2, "")
-        assert said in err
-    new.assign(prediction=1).to_csv(people / "new.csv", index=False)
-    assert "have a column of that name" in run("predict", "run", "new.csv", "--keep", "prediction")[2]
-
-
-@pytest.mark.soak
 def test_a_dry_run_says_what_it_would_cost_and_leaves_nothing(run, people):
     code, out, err = run("train", *TABLE, "--epsilon", "2", "--dry-run", "--ledger", "b.ledger",
                        "--ledger-epsilon", "3", "--ledger-delta", "1e-4", "--delta", "1e-4",

@@ -130,7 +130,7 @@ def small_batches(monkeypatch):
 @pytest.fixture
 def rows(finished, tmp_path, small_batches):
     path = tmp_path / "new.csv"
-    table = pd.read_csv(finished.table).assign(id=lambda table: [f"id {at}" for at in table.index])
+    table = pd.read_csv(finished.table).assign(id=lambda table: [f"{at:04d}" for at in table.index])
     table.assign(job=lambda table: table["job"].mask(table.index == 150, "cleaner")).to_csv(path, index=False)
     return path
 
@@ -152,11 +152,11 @@ def test_predictions_of_batches_are_those_of_the_whole_file(finished, rows, tmp_
     capsys.readouterr()
     predicted(finished.folder, rows, "--keep", "id,age")
     assert capsys.readouterr().out == (tmp_path / "p.csv").read_text()
-    pd.read_csv(rows).to_parquet(rows.with_suffix(".parquet"))
+    pd.read_csv(rows, dtype={"id": str}).to_parquet(rows.with_suffix(".parquet"))
     predicted(finished.folder, rows.with_suffix(".parquet"), "--keep", "id,age")
     assert capsys.readouterr().out == (tmp_path / "p.csv").read_text()
-    table = pd.read_csv(tmp_path / "p.csv")
-    assert table["id"].tolist() == [f"id {at}" for at in range(200)]
+    table = pd.read_csv(tmp_path / "p.csv", dtype={"id": str})
+    assert table["id"].tolist() == [f"{at:04d}" for at in range(200)]  # an id with leading zeros is no number
     kept = open_run(finished.folder)
     with pytest.warns(DataWarning, match="'job': 1"):
         outputs = torch.softmax(kept.run.model(kept.inputs(rows)), 1)
@@ -167,7 +167,6 @@ def test_predictions_of_batches_are_those_of_the_whole_file(finished, rows, tmp_
 @pytest.mark.parametrize(
     ("column", "row", "value", "field", "given"),
     [
-        ("age", 190, "1e30", "column", "'age' holds numbers beyond"),
         ("age", 190, "old", "column", "'age' holds texts, the first in row 191"),
         ("age", 190, "", "table", "1 of 200 rows"),
     ],
