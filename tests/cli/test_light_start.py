@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 
 import pytest
 
 from equidp.cli import noise
-from equidp.cli.app import COMMANDS
+from equidp.cli.app import COMMANDS, app
 from equidp.kernel.epsilon import ACCOUNTANTS
 
 HEAVY = ("torch", "numpy", "pandas", "scipy", "sklearn", "matplotlib", "dp_accounting")
@@ -69,3 +70,28 @@ def test_accounting_for_a_method_of_equidp_loads_no_torch():
 
 def test_importing_equidp_loads_nothing_heavy():
     assert loaded("import equidp; dir(equidp)") == ("", [])
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["eva"], {"evaluate"}),
+        (["train", "--method", "dps"], {"dpsgd", "dpsgd-f", "dpsgd-f-code"}),
+        (["compare", "--meth"], {"--methods"}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_completion_offers_commands_options_and_values_without_python(words, offered, tmp_path):
+    script = tmp_path / "equidp.bash"
+    script.write_text(app.generate_completion(shell="bash"))
+    line = ["equidp", *words]
+    program = f"""
+source {script}
+COMP_WORDS=({" ".join(line)}) COMP_CWORD={len(words)}
+cur={words[-1]} PATH=/nowhere _equidp
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True)
+    assert set(done.stdout.split()) == offered, done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import subprocess
 import sys
@@ -257,3 +258,30 @@ def test_the_script_runs_without_equidp(finished, tmp_path):
     spent = epsilon(finished.run.entries, 1e-6)
     assert math.isclose(float(done.stdout.split()[1]), spent, rel_tol=1e-3)
     assert done.stdout.endswith("at delta 1e-06\n")
+
+
+@pytest.mark.soak
+def test_many_groups_are_recomputed_by_the_costliest_of_them():
+    shares = [Share(str(each), 0.2 if each % 2 else 0.1, 0.5) for each in range(70)]
+    event = Event(0.2, 1.5, shares=tuple(shares))
+    found = recompute_epsilon([(asdict(event), 20)], 1e-5)
+    assert found == pytest.approx(epsilon([(event, 20)], 1e-5, "pld"), rel=2e-3)
+
+
+def test_a_number_of_times_below_0_is_not_recomputed():
+    with pytest.raises(ValueError, match="expected 0 or more"):
+        recompute_epsilon([(asdict(STEP), -3)], 1e-5)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", [f"share/{RUN}", f"share/{CARD}", f"private/{LEDGER}"])
+def test_what_is_no_file_of_the_folder_is_refused(finished, name):
+    path = finished.folder / name
+    moved = path.rename(finished.folder.parent / "moved")
+    path.symlink_to(moved)
+    with raises_field(DataError, path.name):
+        verify(finished.folder)
+    path.unlink()
+    os.mkfifo(path)
+    with raises_field(DataError, path.name):
+        verify(finished.folder)
