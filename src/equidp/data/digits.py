@@ -40,7 +40,8 @@ class Digits:
 
     def everything(self) -> tuple[GroupedDataset]:
         """Return all digits."""
-        from sklearn.datasets import load_digits  # slow to import, and no other source needs it
+        with require_extra("tables"):  # slow to import, and no other source needs it
+            from sklearn.datasets import load_digits
 
         bunch = load_digits()
         images = torch.from_numpy(bunch.images).float().unsqueeze(1) / 16.0
