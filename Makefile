@@ -39,7 +39,7 @@ lint: install
 	$(BIN)/lint-imports
 	$(BIN)/codespell
 
-# Linters, short doctests and every test that is not marked soak: about four minutes on two idle cores.
+# Linters, short doctests and every test that is not marked soak: about three minutes on two idle cores.
 test: lint
 	$(BIN)/python -m pytest -n 2 -m "not soak"
 
