@@ -183,4 +183,6 @@ def test_each_value_of_a_written_file_has_its_reason(people):
     for line in ("epsilon = 3.0 # given", "momentum = 0.25 # given", "weight_decay = 0.0 # default"):
         assert line in text.splitlines()
     assert 'model = "additive" # by rule' in text
+    origins = chosen.config.card.origins
+    assert (origins["epsilon"], origins["accountant"]) == ("given", "default")
     assert [*tomllib.loads(text)] == ["table", "privacy", "training"]

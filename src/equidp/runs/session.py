@@ -204,7 +204,8 @@ class Session:
             *(each.name for each in settings_of(method_named(taken).policy)),
         )
         origins = {name: chosen.origin(name, taken) for name in names}
-        origins |= {**dict.fromkeys(level, ASKED), "method": RULE if by_rules else ASKED}
+        asked = [name for name in _LEVEL if getattr(wanted.plan, name) != getattr(Plan, name)]
+        origins |= {**dict.fromkeys(asked, ASKED), "method": RULE if by_rules else ASKED}
         plan = chosen.plan.with_changes(method=taken)
         if not plan.private and "noise_multiplier" not in given:
             plan = plan.with_changes(noise_multiplier=None)
