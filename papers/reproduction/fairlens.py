@@ -1,6 +1,6 @@
 """FairLens: penalties on what makes groups lose differently (Tran, Dinh, Fioretto, NeurIPS 2021).
 
-A method of one's own that changes losses: see docs/own-method.md.
+An example of a user-defined method that changes losses (docs/own-method.md).
 """
 
 from __future__ import annotations

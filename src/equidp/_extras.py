@@ -66,7 +66,7 @@ def _error(missing: Mapping[str, Collection[str]]) -> MissingExtraError:
     packages = dict.fromkeys(package for each in missing.values() for package in each)
     names = ",".join(missing)
     return MissingExtraError(
-        f"not installed: {', '.join(packages)}. Install equidp with [{names}]: pip install '.[{names}]' in a "
-        f"checkout, or give pip the wheel's name with [{names}] behind it.",
+        f"not installed: {', '.join(packages)}. Install equidp with the extra: pip install '.[{names}]' in a "
+        f"checkout, or 'FILE.whl[{names}]' from a wheel.",
         field=", ".join(missing),
     )

@@ -111,7 +111,8 @@ def _ledger_sentence(check: Check) -> str:
         f"whole, with {count_text(found['runs'], 'run')}; this one is {found['run']}, up to checksum "
         f"{found['last']}. All steps together: epsilon {found['epsilon']:.6g}{limit} at delta "
         f"{found['delta']:g}, by Renyi divergences of order {found['order']:g}, "
-        f"a looser bound than the card's; dp_accounting gives the same by {found['code']}."
+        f"which bound it more loosely than privacy loss distributions; dp_accounting gives the same by "
+        f"{found['code']}."
     )
 
 

@@ -26,7 +26,7 @@ _MEANING = (
     "training is in them."
 )
 _MISSING = (
-    " The number of missing values is noise alone if no training row lacks a value; nothing public says so."
+    " The effect of a missing value is only noise if no training row lacks one, which the card cannot say."
 )
 _HIDDEN = (
     "The edges or texts of {names} come from training rows, so they are not shown: intervals are numbered "

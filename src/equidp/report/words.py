@@ -347,8 +347,8 @@ def _recommendation_sentence(advised: Recommendation, metric: Metric) -> str:
         "Not clearly worse, but by more than the tolerance on average": [
             f"{each.label} ({text(each.behind)})" for each in advised.far_behind
         ],
-        "No better than another method in any group": [
-            f"{each.label} (than {each.by})" for each in advised.beaten
+        "Matched or beaten by another method in every group": [
+            f"{each.label} (by {each.by})" for each in advised.beaten
         ],
         "With a clearly larger gap": [f"{each.label} ({text(each.gap)})" for each in advised.wider],
         "Not clearly different, so choose by other criteria": [
