@@ -117,7 +117,7 @@ def test_it_says_all_that_it_should(card, run):
         "Mean epsilon of a group's members",
         "0.25",
         "Someone who owns several is protected less",
-        f" with 2, {upper(run.epsilon(rows=4))} with 4, ",
+        f"epsilon is {upper(run.epsilon(rows=2))} for two examples",
         f"at most {math.ceil(1e4 * run.risk().true_positive_rates[0]) / 10:.1f} of 1,000 examples that were",
         "dp-accounting",
         "weights (SHA-256 of names and bytes of the state, in its order)",

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from equidp.training.resolved import ResolvedPlan
     from equidp.training.run import Run, RunFacts
 
-OWNED = (2, 4, 8)
-"""Numbers of examples of one person that epsilon is stated for."""
 _STRONG, _WEAK = 1.0, 7.0  # epsilons: factors of about 2.7 and 1,000 on the odds
 _LEDGER_DELTAS = (1e-5, 1e-6, 1e-7)
 
@@ -248,8 +246,10 @@ def owner_sentence(guarantee: Guarantee, run: Run) -> str:
     single = "The guarantee is for one example. Someone who owns several is protected less"
     if not guarantee.private:
         return f"{single}."
-    owned = ", ".join(f"{upper(run.epsilon(rows=rows))} with {rows}" for rows in OWNED)
-    return f"{single}: epsilon is {owned} examples, at the same delta (equidp account --rows-per-person)."
+    return (
+        f"{single}: epsilon is {upper(run.epsilon(rows=2))} for two examples, at the same delta (for more, see "
+        "equidp account --rows-per-person)."
+    )
 
 
 def replacement_text(guarantee: Guarantee) -> str:
