@@ -13,11 +13,11 @@ _FIELD = re.compile(r"(?:unknown (?P<name>[a-z_ ]+) '|(?P<field>-{0,2}[A-Za-z_][
 
 
 class EquidpError(Exception):
-    """Base of every error that equidp raises on purpose; the command line turns it into exit code 2.
+    """Base class of the errors that equidp raises. The command line turns them into exit code 2.
 
     Args:
-        *args: the message.
-        field: name of what is wrong, where the message does not start with it.
+        *args: message.
+        field: name of the invalid argument or part of the data, if the message does not start with it.
 
     >>> issubclass(SettingError, EquidpError)
     True
@@ -29,9 +29,10 @@ class EquidpError(Exception):
 
     @property
     def field(self) -> str:
-        """Argument, option or part of the data that is wrong: as given, or as the message starts; else "".
+        """Name of the invalid argument, option or part of the data: `field`, or from the message; else "".
 
-        Messages start with what was given: `clipping_bound=-1.0; expected ...` or `column 'age' ...`.
+        Most messages start with the name and the value: `clipping_bound=-1.0; expected ...` or `column 'age'
+        ...`.
 
         >>> SettingError("share=2; expected a number in (0, 1].").field
         'share'
@@ -57,7 +58,7 @@ class SettingError(EquidpError, ValueError):
 
 
 class DataError(EquidpError, ValueError):
-    """The data cannot be used: a missing file or column, one class only, an empty group, NaN.
+    """The data cannot be used, for example because of a missing file or column, an empty group or NaN.
 
     >>> import equidp
     >>> equidp.compare("nowhere.csv")  # doctest: +ELLIPSIS
@@ -67,7 +68,7 @@ class DataError(EquidpError, ValueError):
 
 
 class ModelError(EquidpError, ValueError):
-    """The model cannot be trained privately as it is, such as one with batch statistics.
+    """The model cannot be trained privately as it is, for example because of batch statistics.
 
     >>> from equidp.models import MODELS
     >>> MODELS["lenet"]((3,), 2)  # doctest: +ELLIPSIS
@@ -87,7 +88,7 @@ class PolicyError(EquidpError):
 
 
 class BudgetError(EquidpError):
-    """A step would spend more privacy than is allowed, or cannot be recorded.
+    """A step would exceed the privacy budget, or cannot be recorded.
 
     >>> import equidp
     >>> from equidp.kernel.event import Event

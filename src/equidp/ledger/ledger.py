@@ -42,23 +42,23 @@ _SECONDS = 0.5  # of training that a block should last: what a kill counts too m
 
 @final
 class Ledger:
-    """Counts what runs on one dataset spend, in memory or in a file that one process at a time extends.
+    """Records what all runs on one dataset spend, in memory or in a file that one process at a time extends.
 
-    Guarantee: once `charge` has returned, the event is on disk, and counts whatever happens later. After a
-    kill at most one block of equal steps counts that was not taken.
+    Guarantee: once `charge` has returned, the event is on disk, and it always counts. After a kill, at most
+    one block of equal steps counts although it was not taken.
 
-    Formal guarantee of a limit (epsilon, delta): the Renyi divergences of all that was charged add up to at
-    most r at one order a, which follows from the first plan (`check`) and is fixed before the first charge.
-    All of it together then has a divergence of at most r, whatever earlier results led to (Feldman and Zrnic
-    2021, Theorem 3.1), and is (epsilon, delta)-private with
-    epsilon = r + log(1 - 1/a) - log(delta a) / (a - 1) (Canonne et al. 2020, Proposition 12).
+    Formal guarantee of a limit (epsilon, delta): the Renyi divergences of all charged events add up to at
+    most r at one order a. The order follows from the first plan (`check`) and is fixed before the first
+    charge. The composition of all events then has a divergence of at most r, even if events depend on earlier
+    results (Feldman and Zrnic 2021, Theorem 3.1). It is (epsilon, delta)-private with epsilon = r + log(1 -
+    1/a) - log(delta a) / (a - 1) (Canonne et al. 2020, Proposition 12).
 
     | case | outcome |
     | --- | --- |
     | killed inside a block | the whole block counts |
-    | a last line that is not whole | it paid for nothing; counted as a block as long as the last |
+    | an incomplete last line | it paid for nothing, and counts as a block as long as the last |
     | any other line edited, removed or moved | BudgetError when opened |
-    | no room, a failed sync, Ctrl-C while a line is written | charges are refused until it is opened again |
+    | disk full, failed sync, Ctrl-C while a line is written | charges are rejected until it is opened again |
     | the file was moved, replaced or changed by others | BudgetError |
     | open elsewhere, in this process or another | BudgetError |
     | a forked process charges, settles or closes | nothing is written; BudgetError for a charge |
@@ -67,12 +67,12 @@ class Ledger:
     | its file is copied | not noticed: each copy counts its own (docs/not-covered.md) |
 
     Args:
-        path: of the file, which is made if there is none; None: in memory.
-        limit: epsilon and delta of all runs together; None: that of the file, or no limit.
-        unit: "rows" or "people"; None: that of the file, or "rows".
+        path: path of the file, created if missing; None: in memory.
+        limit: (epsilon, delta) of all runs together; None: the file's limit, or no limit.
+        unit: "rows" or "people"; None: the file's unit, or "rows".
 
     Attributes:
-        path, limit, unit: as given, or as the file has them.
+        path, limit, unit: as given, or as read from the file.
 
     Raises:
         SettingError: a value outside its range.
@@ -130,9 +130,9 @@ class Ledger:
         limit: tuple[float, float] | None = None,
         unit: str | None = None,
     ) -> Ledger:
-        """Return a ledger as its file has it now, to look at or to try out a plan.
+        """Read a ledger's file as it is now, to inspect it or to try out a plan.
 
-        The file is neither locked nor changed; another process may go on with it.
+        The file is neither locked nor changed, and another process may continue to write it.
 
         Raises:
             BudgetError: no ledger, one that is damaged, or one with another limit or unit.
@@ -149,20 +149,22 @@ class Ledger:
 
     @staticmethod
     def new_run(*, seeded: bool = False) -> str:
-        """Return a random name for a run, which says whether its noise follows from a seed: such a run is
-        private only to those who do not know the seed."""
+        """Return a random name for a run, which records whether its noise follows from a seed.
+
+        A seeded run is private only to those who do not know the seed."""
         return ("seeded-" if seeded else "") + secrets.token_hex(8)
 
     def check(self, event: Event, steps: int, *, beside: Entries = (), delta: float | None = None) -> None:
-        """Announce a plan before anything of it is spent; the order of the ledger follows from the first.
+        """Check a plan against the limit before any of it is spent. The first plan decides the order.
 
         Args:
-            event, steps: of the plan.
-            beside: what the plan releases beside its steps.
-            delta: of the run; chooses the order of a ledger without a limit.
+            event, steps: event of each step, and number of steps.
+            beside: the plan's releases in addition to its steps.
+            delta: delta of the run, from which a ledger without a limit chooses its order.
 
         Raises:
-            BudgetError: it does not fit the limit; says how many steps fit, or at which epsilon all do.
+            BudgetError: the plan exceeds the limit; the message says how many steps fit, or at which epsilon
+                all do.
         """
         with self._lock:
             plan = (*beside, (event, steps)) if steps else tuple(beside)
@@ -197,15 +199,16 @@ class Ledger:
         return f"epsilon {math.floor(1000 * epsilon) / 1000:g}"
 
     def charge(self, run: str, event: Event, ahead: int = 1) -> None:
-        """Record one more event of a run; return once that is on disk.
+        """Record one more event of a run, and return once it is on disk.
 
         Args:
             run: name of the run.
-            event: what is spent now.
-            ahead: how many such events the run has left, this one included; so many may be paid at once.
+            event: event to pay for.
+            ahead: number of such events that the run has left, including this one; they may be paid in one
+                block.
 
         Raises:
-            BudgetError: it does not fit the limit, or cannot be written; draw no noise.
+            BudgetError: the event exceeds the limit or cannot be written. Draw no noise then.
         """
         with self._lock:
             self._check_usable()
@@ -215,13 +218,13 @@ class Ledger:
             block.left -= 1
 
     def release(self, run: str, name: str, noise: float, draw: Callable[[float], T]) -> T:
-        """Pay for one release beside the steps, of all examples at once, and draw it.
+        """Pay for one release of all examples that is not a training step, and draw it.
 
         Args:
-            run: name of the run that it belongs to.
-            name: of what is released.
-            noise: multiplier, over what one example can move.
-            draw: gets the noise multiplier, once, after the payment is on disk.
+            run: name of the run.
+            name: name of the release.
+            noise: noise multiplier, in units of the sensitivity to one example.
+            draw: function of the noise multiplier, called once, after the payment is on disk.
 
         >>> ledger = Ledger()
         >>> ledger.release(ledger.new_run(), "class counts", 20.0, lambda noise: noise)
@@ -233,18 +236,18 @@ class Ledger:
         return draw(noise)
 
     def refuse_by(self, run: str, check: Callable[[EventCounts], None]) -> None:
-        """Call `check`, before a run spends more, with all that it would have spent; it raises to refuse."""
+        """Call `check` with a run's total spending before each charge. `check` raises to reject it."""
         self._checks[run] = check
 
     def settle(self) -> None:
-        """Give back the steps of the last block that were not taken."""
+        """Refund the steps of the last block that were not taken."""
         with self._lock:
             block, self._ahead = self._ahead, None  # first: whatever happens to the line, they are not paid
             if block is not None and block.left:
                 self._pay(block.run, block.event, -block.left)
 
     def close(self) -> None:
-        """Settle, and let other processes have the file."""
+        """Settle, and release the file for other processes."""
         with self._lock:
             if self._file is None:
                 return
@@ -276,11 +279,11 @@ class Ledger:
 
     @property
     def runs(self) -> tuple[str, ...]:
-        """Names of the runs, in the order of their first lines."""
+        """Names of the runs, in order of their first lines."""
         return tuple(self._counts)
 
     def entries(self, run: str | None = None) -> EventCounts:
-        """(event, count) pairs of a run, without what is only paid ahead; None: of all runs."""
+        """(event, count) pairs of a run (None: of all runs), without events that were only paid ahead."""
         with self._lock:
             total: Counter[Event] = Counter()
             for each in self._counts if run is None else [run]:
@@ -299,7 +302,7 @@ class Ledger:
 
     @property
     def order(self) -> float:
-        """Order of the Renyi divergence that all runs are added up in, at which the first plan fits best."""
+        """Order of the Renyi divergences that add up over all runs, chosen to fit the first plan best."""
         if self._order is not None:
             return self._order
         entries, delta = self._plan
@@ -309,14 +312,14 @@ class Ledger:
         return order
 
     def spent(self, entries: Entries = (), *, delta: float | None = None) -> float:
-        """Return epsilon of all that was charged, and of further entries, at the ledger's order.
+        """Return epsilon of all charged events and of `entries`, at the ledger's order.
 
         Args:
-            entries: counted as well.
-            delta: None: that of the limit.
+            entries: further (event, count) pairs to include.
+            delta: delta of the result; None: the limit's delta.
 
         Raises:
-            SettingError: neither a delta nor a limit.
+            SettingError: there is neither a delta nor a limit.
         """
         if delta is None:
             if self.limit is None:
@@ -325,17 +328,17 @@ class Ledger:
         return renyi_epsilon((*self.entries(), *entries), self.order, checked_delta(delta))
 
     def last_check(self, run: str) -> str:
-        """Return the checksum of a run's last line, which is chained to all lines before; "": none."""
+        """Return the checksum of a run's last line, which is chained to all earlier lines; "": no line."""
         return self._last.get(run, "")
 
     def column(self, names: Sequence[str], labels: npt.ArrayLike) -> str:
-        """Return a digest of a column of labels: equal in this ledger for equal names and labels.
+        """Return a digest of a column of labels. In this ledger, equal names and labels have equal digests.
 
-        Its key is this ledger's own, so that nobody else can try out whose label is which.
+        The digest uses a key of this ledger, so that others cannot guess labels by trying them out.
 
         Args:
-            names: of the labels.
-            labels: number of each example's label, [n].
+            names: names of the labels.
+            labels: index of each example's label, [n].
         """
         content = json.dumps(list(names)).encode() + np.asarray(labels).astype("<i8").tobytes()
         return hmac.digest(bytes.fromhex(self._key), content, "sha256").hex()[:16]

@@ -51,25 +51,25 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 class Checkpoints(Callback):
-    """Saves a run while it trains, and restores it. Give it to the `Trainer` as the last callback.
+    """Saves a run during training and restores it. Pass it to the `Trainer` as the last callback.
 
     Ctrl-C and SIGTERM end training after the current step: `fit` saves and raises `TrainingStopped`. A second
-    signal ends it at once. A checkpoint is replaced only when the next one is complete and on disk; the last
-    two are kept, and a new run replaces those of a finished one. Each of several processes has this callback:
-    the first saves, and all restore what it reads.
+    signal ends it at once. A checkpoint is replaced only once the next one is complete and on disk. The last
+    two are kept, and a new run replaces those of a finished run. With several processes, each has this
+    callback: the first saves, and all restore what it reads.
 
-    Other callbacks are saved by `Callback.state_dict` and `Callback.sensitive_state_dict`.
+    The state of other callbacks is saved by `Callback.state_dict` and `Callback.sensitive_state_dict`.
 
     Args:
-        folder: of the checkpoints; created if missing.
-        seconds: between two checkpoints; longer where saving is slow.
-        how_to_resume: advice, or a command, on the last line of a stopped run's message.
+        folder: folder of the checkpoints, created if missing.
+        seconds: seconds between two checkpoints; more if saving is slow.
+        how_to_resume: advice or command for the last line of a stopped run's message.
 
     Raises:
-        SettingError: the folder is no text and no Path.
-        CheckpointError: the folder cannot be written, or has checkpoints of another run that was stopped;
+        SettingError: the folder is neither text nor a Path.
+        CheckpointError: the folder cannot be written, or has checkpoints of another, stopped run. Raised
             before any budget is spent.
-        ModelError: the state is more than tensors and plain values, all that is safe to load.
+        ModelError: the state contains more than tensors and plain values, and only these are safe to load.
 
     Example:
         >>> import tempfile, torch, equidp
@@ -126,13 +126,13 @@ class Checkpoints(Callback):
             self._write(trainer)
 
     def save(self, trainer: Trainer) -> None:
-        """Save the run now, whatever `seconds` says: between two steps of a loop of your own, say.
+        """Save the run now, regardless of `seconds`, for example between two steps of a custom loop.
 
         Args:
-            trainer: that has this callback.
+            trainer: trainer with this callback.
 
         Raises:
-            CheckpointError: the last step failed, or the folder cannot be written. The checkpoint before is
+            CheckpointError: the last step failed, or the folder cannot be written. The previous checkpoint is
                 intact.
         """
         if self._complete is None:
@@ -149,21 +149,22 @@ class Checkpoints(Callback):
     def restore(self, trainer: Trainer, *, previous: bool = False, missing_ok: bool = False) -> int:
         """Load the last checkpoint into a trainer made like the one that saved it, with the same ledger.
 
-        The trainer goes on with the saved run, under its name in the ledger.
+        The trainer continues the saved run under its name in the ledger.
 
         Args:
-            trainer: not trained yet.
-            previous: load the checkpoint before the last.
-            missing_ok: begin a new run where there is no checkpoint, in place of an error.
+            trainer: trainer that has taken no step yet.
+            previous: whether to load the checkpoint before the last.
+            missing_ok: whether to begin a new run if there is no checkpoint, instead of raising an error.
 
         Returns:
-            Number of steps spent after that checkpoint. They are lost, with a TrainingWarning: the run
-            continues with the remaining steps of its plan, and the scheduler is moved past the lost ones.
+            Number of steps spent after that checkpoint. They are lost, with a TrainingWarning. The run
+            continues with the remaining steps of its plan, and the scheduler skips the lost ones.
 
         Raises:
-            CheckpointError: there is none, or it is damaged; says whether the one before is intact.
+            CheckpointError: the checkpoint is missing or damaged; the message says whether the previous one
+                is intact.
             SettingError: the trainer has another plan, schedule or average.
-            BudgetError: the ledger is another run's, or has fewer steps than the checkpoint.
+            BudgetError: the ledger belongs to another run, or has fewer steps than the checkpoint.
         """
 
         def load() -> tuple[dict[str, Any], dict[str, Arrays]] | None:
@@ -192,14 +193,14 @@ class Checkpoints(Callback):
         return lost
 
     def delete_sensitive(self) -> None:
-        """Delete what was saved of single examples; call it once their report is made.
+        """Delete the saved data about single examples. Call it once their report is made.
 
-        The checkpoints stay. A run that is resumed from them counts the steps so far in full for everyone.
+        The checkpoints stay. A run resumed from them counts the steps so far in full for every example.
         """
         shutil.rmtree(self.folder / SENSITIVE, ignore_errors=True)
 
     def steps_kept(self, *, previous: bool = False) -> int:
-        """Number of steps spent before the checkpoint that `restore` would load."""
+        """Number of steps in the checkpoint that `restore` would load."""
         return int(self._load(previous)[1]["steps"])
 
     def _begin(self, trainer: Trainer) -> None:

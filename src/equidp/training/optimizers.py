@@ -55,28 +55,27 @@ class SGD(_EagerOptimizer, torch.optim.SGD):
 
 @final
 class PrivateAdam(_EagerOptimizer):
-    """Adam whose second moments are those of the gradients, without the variance of their noise.
+    """Adam with the noise variance subtracted from its second moments.
 
-    The mean of squared private gradients is the mean of squared gradients plus the noise's variance, which
-    is the same in all coordinates and as a rule much larger: plain Adam then divides all by the same. The
-    variance (sigma S / b)^2 is public, so it is subtracted (DP-AdamBC: Tang, Shpilevskiy and Lecuyer, AAAI
-    2024, algorithm 1):
+    The mean of squared private gradients is the mean of squared gradients plus the noise variance. This
+    variance is the same in all coordinates and usually much larger, so plain Adam divides all coordinates by
+    nearly the same value. The variance (sigma S / b)^2 is public, so it can be subtracted (DP-AdamBC: Tang,
+    Shpilevskiy and Lecuyer, AAAI 2024, algorithm 1):
 
         theta <- theta - lr * m / sqrt(max(v - phi, floor * phi)),
 
-    with m, v and phi the exponential means of gradients, of their squares and of the noise's variance, each
-    divided by 1 - beta^t. S of adaptive methods changes, so phi is a mean over steps too. The floor is a
-    share of phi, where the paper has a constant, so that it need not be tuned to S and b. Without noise this
-    is Adam.
+    with m, v and phi the exponential means of gradients, squared gradients and noise variance, each divided
+    by 1 - beta^t. Phi is a mean over steps because S of adaptive methods changes. The floor is a share of
+    phi, so that it need not be tuned to S and b; the paper has a constant. Without noise this is Adam.
 
-    The `Trainer` that it is given to tells it the noise of each step.
+    The `Trainer` sets the noise of each step.
 
     Args:
-        params: parameters or groups of them, as for any torch optimizer.
+        params: parameters or parameter groups, as for any torch optimizer.
         lr: learning rate.
-        betas: of the means of gradients, and of squares and variances.
-        weight_decay: share of the weights, times lr, that each step takes off, as AdamW does.
-        floor: smallest second moment, as a share of the noise's variance.
+        betas: decay rates of the means of gradients, and of squares and variances.
+        weight_decay: decoupled weight decay, as in AdamW.
+        floor: smallest second moment, as a share of the noise variance.
 
     Raises:
         SettingError: a value outside its range.
@@ -108,11 +107,11 @@ class PrivateAdam(_EagerOptimizer):
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay, "floor": floor})
 
     deviation: Callable[[], float] = staticmethod(lambda: 0.0)
-    """Standard deviation of the noise in each coordinate of the present gradients."""
+    """Standard deviation of the noise in each coordinate of the current gradients."""
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Take a step along the gradients in `p.grad`, whose noise has the deviation `deviation()`."""
+        """Take a step along the gradients in `p.grad`, whose noise has standard deviation `deviation()`."""
         variance = self.deviation() ** 2
         for group in self.param_groups:
             for parameter in group["params"]:

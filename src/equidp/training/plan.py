@@ -105,51 +105,55 @@ _AUGMENTATIONS = _names_in("equidp.data.views", "AUGMENTATIONS")
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Settings of one run, before data is seen. A new option is a field made by `option`, and nothing else.
+    """Settings of one run, chosen before data is seen. To add an option, add a field made by `option`.
 
     Attributes:
-        method: a name from `METHODS`, an import path such as "my_module:MyPolicy", a policy, or its class.
-        epsilon, risk, noise_multiplier: what decides the noise: epsilon of the whole run, a `RiskTarget`, or
-            sigma itself (0: no privacy). A private method needs one of the three, or budgets by group.
-        delta: of the whole run; None: a tenth of 1 / n, rounded down to a power of ten.
-        accountant: a name from `equidp.accounting.ACCOUNTANTS`, by which epsilon is meant and reported.
-        batch_size: b, expected; 0: all examples.
-        epochs, steps: passes over the data, or T private steps; one of the two, or neither: 20 epochs.
-        sample_rate: q, where n is not public; None: b / n.
-        model: a name from `equidp.models.MODELS`, an import path such as "my_module:make_model", or a
-            factory. A Trainer is given the model itself.
-        learning_rate: of the optimizer; None: 1 / sqrt(steps), as Xu et al. set it.
-        momentum, weight_decay: of the optimizer; they act on private gradients, so they cost no privacy.
-        optimizer: "sgd", or "adam", which is `PrivateAdam`; it has momentum of its own.
-        schedule: of the learning rate, over all steps: "constant", "linear" or "cosine"; the last two end at
-            zero, over the steps of the plan.
-        average, average_share: of the weights, which the run releases in place of the last ones: "none",
-            "tail" (the mean over this share of the last steps) or "ema" (exponential, with a horizon of this
-            share).
-        views, augmentation: augmented views of each sampled image, whose losses are averaged, and how they
-            are made: "none", "flip", "shift" or "flip-shift".
-        class_weight: class -> public number that multiplies the losses of its examples before their gradients
-            are clipped, also as a text such as "no=1,yes=8"; other classes have 1. Only ratios count: all are
-            divided by the largest. None: all are 1.
-        loss: what is trained on: a function of (outputs, targets) that gives one loss for each example;
-            None: cross entropy.
-        rates: public multiples of the sample rate by name of a group, also as a text such as "rare=2,*=1";
-            "*": all other groups; left out: 1. Sums are divided by b all the same: sizes of groups are
+        method: name from `METHODS`, import path such as "my_module:MyPolicy", policy, or policy class.
+        epsilon, risk, noise_multiplier: epsilon of the whole run, a `RiskTarget`, or the noise multiplier
+            sigma (0: no privacy). A private method needs one of the three, or budgets by group.
+        delta: delta of the whole run; None: a tenth of 1 / n, rounded down to a power of ten.
+        accountant: name from `equidp.accounting.ACCOUNTANTS`, used to calibrate the noise and to report
+            epsilon.
+        batch_size: expected batch size b; 0: all examples.
+        epochs, steps: number of passes over the data, or number T of private steps. Pass at most one.
+            Neither: 20 epochs.
+        sample_rate: sampling rate q, if n is not public; None: b / n.
+        model: name from `equidp.models.MODELS`, import path such as "my_module:make_model", or factory. A
+            Trainer receives the model itself.
+        learning_rate: learning rate of the optimizer; None: 1 / sqrt(steps), as in Xu et al.
+        momentum, weight_decay: settings of the optimizer. They act on private gradients, so they cost no
+            privacy.
+        optimizer: "sgd", or "adam", which is `PrivateAdam` with its own momentum.
+        schedule: learning rate over all steps of the plan: "constant", "linear" or "cosine". The last two end
+            at zero.
+        average, average_share: average of the weights that the run releases instead of the last weights:
+            "none", "tail" (mean over this share of the last steps) or "ema" (exponential, with a horizon of
+            this share).
+        views, augmentation: number of augmented views of each sampled image, over which the loss is averaged,
+            and the augmentation: "none", "flip", "shift" or "flip-shift".
+        class_weight: class -> public number that multiplies the losses of its examples before clipping. A
+            text such as "no=1,yes=8" will do. Other classes have weight 1. Only ratios matter, because all
+            weights are divided by the largest. None: all weights are 1.
+        loss: function of (outputs, targets) that returns one loss per example; None: cross entropy.
+        rates: group name -> public multiple of the sampling rate, also as a text such as "rare=2,*=1". "*"
+            means all other groups; the default is 1. Sums are still divided by b, because group sizes are
             private.
-        bound_shares: public shares of the bound, in [1/16, 1], in the same form: an example of the group adds
-            at most this share of the sensitivity to a gradient, and of the norm to statistics. With rates or
-            shares, each group has an epsilon of its own, and the run has the largest.
-        epsilon_by_group: budgets in the same form, which also cover what is released beside the steps; left
-            out: epsilon, which is the largest budget where it is not given. Rates or shares follow from them,
-            at most 1.
-        protect_by: "sampling": rates follow from the budgets; "scaling": shares of the bound do, for rates
-            that are given, and without budgets from one epsilon for all.
-        workers, physical_batch_size: processes that load a dataset that is not in memory, and the most
-            examples in the engine at a time, which bounds memory; None: 128 for large samples of images on a
-            CPU, unless the method releases statistics; else the whole sample. Results do not depend on them.
-        releases: what is released beside the steps, which epsilon covers too.
-        method_settings: settings of methods by name, such as clipping_bound; each method takes those it has.
-        by_method: method -> fields of the plan and settings of the method that differ for it.
+        bound_shares: group name -> public share of the bound, in [1/16, 1], in the same form. An example of
+            the group adds at most this share of the sensitivity to a gradient, and of the norm to statistics.
+            With rates or shares, each group has its own epsilon, and the run has the largest.
+        epsilon_by_group: group name -> budget, in the same form, including the run's releases. Other groups
+            have `epsilon`; if that is not given, it is the largest budget. Rates or shares of at most 1
+            follow from the budgets.
+        protect_by: "sampling": rates follow from the budgets. "scaling": shares of the bound follow from the
+            given rates and the budgets; without budgets, from one epsilon for all groups.
+        workers, physical_batch_size: number of processes that load a dataset that is not in memory, and the
+            most examples in the engine at a time, which bounds memory. Results do not depend on them. None:
+            128 for large batches of images on a CPU, unless the method releases statistics; else the whole
+            batch.
+        releases: releases in addition to the steps, which epsilon also covers.
+        method_settings: settings of methods by name, such as clipping_bound; each method uses the ones it
+            has.
+        by_method: method -> fields of the plan and method settings that differ for this method.
 
     Raises:
         SettingError: a value outside its range, an unknown name, or two values that exclude each other.
@@ -366,7 +370,7 @@ class Plan:
 
     @classmethod
     def options(cls) -> list[Field[Any]]:
-        """Return the fields made by `option`: all but releases and the settings of methods."""
+        """Return the fields made by `option`: all except releases and the settings of methods."""
         return [each for each in fields(cls) if "help" in each.metadata]
 
     @classmethod
@@ -375,9 +379,9 @@ class Plan:
         return {each.name for each in cls.options()}
 
     def to_plain(self) -> dict[str, Any]:
-        """Return plain values that `from_plain` reads; a model or a loss that is no name is its own name.
+        """Return plain values for `from_plain`. A model or loss given as an object is replaced by its name.
 
-        Releases that are drawn elsewhere are left out: a resolved plan has what they cost.
+        Releases that are drawn elsewhere are left out; a resolved plan contains their costs.
         """
         content = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "releases"}
         if not isinstance(self.method, str):
@@ -391,7 +395,7 @@ class Plan:
 
     @classmethod
     def from_plain(cls, content: Mapping[str, Any]) -> Plan:
-        """Read what `to_plain` gave; method and model must have a name or an import path."""
+        """Read the result of `to_plain`; method and model must have a name or an import path."""
         from equidp._plain import read_part
 
         _check_method("method", content["method"])  # one of the user's own brings its settings
@@ -422,7 +426,7 @@ class Plan:
 
     @property
     def policy(self) -> Policy:
-        """The method's policy under this plan. A policy that was made keeps its own settings."""
+        """The method's policy under this plan. A policy given as an object keeps its own settings."""
         from equidp.policies.methods import make_policy
 
         own = self.with_own_options()
@@ -430,7 +434,7 @@ class Plan:
 
     @property
     def statistics_ratio(self) -> float | None:
-        """sigma_s / sigma of a method with statistics; None: it has none."""
+        """sigma_s / sigma of a method with statistics; None for other methods."""
         row = self._row
         if row is None or self.method_settings or self.by_method:
             return self.policy.statistics_ratio
@@ -445,7 +449,7 @@ class Plan:
 
     @property
     def factory(self) -> ModelFactory:
-        """Function that makes the model."""
+        """Factory of the model."""
         from equidp.models import model_named
 
         return model_named(self.model) if isinstance(self.model, str) else self.model
@@ -461,12 +465,12 @@ class Plan:
 
     @property
     def loss_name(self) -> str:
-        """The loss's name, for a reader; "" for cross entropy."""
+        """Display name of the loss; "" for cross entropy."""
         return "" if self.loss is None else _name(self.loss)
 
     @property
     def image_views(self) -> Views:
-        """Views of images that are trained on."""
+        """Augmented views of images for training."""
         from equidp.data.views import Views
 
         return Views(self.views, self.augmentation)
@@ -487,25 +491,25 @@ class Plan:
 
     @property
     def run_epsilon(self) -> float | None:
-        """Epsilon of the whole run, also as the largest budget of groups; None: none is given."""
+        """Epsilon of the whole run, or the largest budget by group; None: neither is given."""
         return self.groups.run_epsilon(self.epsilon)
 
     @property
     def decides_noise(self) -> bool:
-        """True where epsilon, a risk, budgets by group or the noise itself is given."""
+        """True if epsilon, a risk, budgets by group or the noise multiplier is given."""
         given = self.epsilon, self.risk, self.noise_multiplier
         return any(each is not None for each in given) or bool(self.groups.budgets)
 
     @property
     def model_name(self) -> str:
-        """The model's name, for a reader."""
+        """Display name of the model."""
         return _name(self.model)
 
     def with_changes(self, changes: Mapping[str, Any] = {}, **options: Any) -> Plan:
-        """This plan with other fields, or settings of methods, which then hold for every method.
+        """This plan with other fields or method settings, which then apply to every method.
 
-        What decides the noise takes the place of what did before, as epochs do of steps. Another optimizer
-        has the learning rate and the momentum that go with it, unless they are given.
+        A new value that decides the noise replaces the old one, and epochs replace steps. Another optimizer
+        brings its own defaults of learning rate and momentum, unless you give them.
         """
         changes = {**changes, **options}
         optimizer = changes.get("optimizer", self.optimizer)
@@ -522,7 +526,7 @@ class Plan:
         return replace(self._with_values(changes), by_method=kept)
 
     def for_method(self, method: MethodLike) -> Plan:
-        """This plan for another method: with what `by_method` holds for it, and the options that it fixes.
+        """This plan for another method, with its values in `by_method` and the options that it fixes.
 
         A method without privacy has no noise, and treats groups equally.
         """
@@ -531,14 +535,14 @@ class Plan:
         return plan if plan.private else plan.without_privacy()
 
     def with_own_options(self) -> Plan:
-        """Return this plan with what `by_method` holds for its method, and the options that a method fixes
-        that is given by name."""
+        """Return this plan with its method's values in `by_method`, and the options that a named method
+        fixes."""
         return self._with_options_of_method(
             _fixed_options(self.method) if isinstance(self.method, str) else {}
         )
 
     def without_groups(self) -> Plan:
-        """Return the plan with no rates, bounds and budgets by group; the largest budget is its epsilon."""
+        """Return the plan without rates, bounds and budgets by group. The largest budget is its epsilon."""
         return replace(
             self,
             epsilon=self.run_epsilon,
@@ -549,11 +553,11 @@ class Plan:
         )
 
     def without_privacy(self) -> Plan:
-        """Return the plan with no noise, and no rates, bounds and budgets by group."""
+        """Return the plan without noise, and without rates, bounds and budgets by group."""
         return replace(self.without_groups(), epsilon=None, risk=None, noise_multiplier=None)
 
     def with_usual_noise(self) -> Plan:
-        """Return the plan with a noise multiplier of 1 where a private method has nothing that decides it."""
+        """Return the plan, with a noise multiplier of 1 if a private method needs one and none is given."""
         if self.decides_noise or not self.private:
             return self
         return replace(self, noise_multiplier=USUAL_NOISE)
@@ -565,15 +569,16 @@ class Plan:
         return replace(own, batch_size=own.batch_size or num_examples, epochs=epochs)
 
     def resolve(self, num_examples: int, group_names: Sequence[str] = ()) -> ResolvedPlan:
-        """Work out this plan for n training examples: steps, noise, and what each step and release costs.
+        """Compute steps, noise, and the cost of each step and release for n training examples.
 
         Args:
             num_examples: n, public.
-            group_names: of the data; empty: not known, and rates of all other groups than those named count.
+            group_names: names of the data's groups; empty: not known, and the rates of all groups that are
+                not named count too.
 
         Raises:
-            SettingError: a plan of no steps, nothing or too much that decides the noise, privacy of a method
-                that has none, an epsilon that cannot be met, or an unknown group.
+            SettingError: the plan has no steps, nothing or too much decides the noise, a method without
+                privacy has a budget, epsilon cannot be met, or a group is unknown.
         """
         check_whole(1, num_examples=num_examples)
         plan = self.for_examples(num_examples)
@@ -684,14 +689,14 @@ def _name(part: Any) -> str:
 
 
 def account(num_examples: int, **options: Any) -> ResolvedPlan:
-    """Plan a run from public numbers: epsilon from noise, or noise from epsilon or a risk.
+    """Resolve a plan from public numbers: epsilon from noise, or noise from epsilon or a risk.
 
     Args:
         num_examples: n.
         options: fields of `Plan`.
 
     Raises:
-        SettingError: a number outside its range, an unknown name, or a method without privacy.
+        SettingError: a number is outside its range, a name is unknown, or the method has no privacy.
 
     Example:
         >>> plan = account(60_000, batch_size=256, epochs=30, noise_multiplier=1.0)
@@ -751,10 +756,10 @@ _OTHER_NAMES = {
 
 
 def default_plan(data: str | DataSource) -> Plan:
-    """Return the published settings of a named dataset or of a source with `published`, else a plain plan.
+    """Return the published settings of a named dataset or a source with `published`; else a default plan.
 
     Raises:
-        SettingError: a text that names no data.
+        SettingError: the text is not the name of a dataset.
 
     Example:
         >>> import equidp

@@ -16,7 +16,7 @@ from equidp.training.trainer import Callback, Trainer
 
 
 class ProgressBar(Callback):
-    """Shows steps, time left and the epsilon of the run on the terminal.
+    """Shows steps, remaining time and the run's epsilon on the terminal.
 
     Example:
         >>> import equidp
@@ -58,19 +58,19 @@ _REFUSED = re.compile(r"[^-\w. ]")
 
 @final
 class LogReleases(Callback):
-    """Hands epsilon and what was released to a function, after each epoch.
+    """Passes epsilon and released values to a function after each epoch.
 
-    `epsilon` is of the whole plan; `epsilon_of_steps_taken`, of the steps so far, holds only if no result
-    decides when to stop. Beside them is what the method released: exact losses of training data, gradient
-    norms and sample sizes are private. An error of the function stops
-    training after the step is accounted for; a further `fit` takes the remaining steps.
+    `epsilon` is for the whole plan. `epsilon_of_steps_taken` is for the steps so far, and holds only if no
+    result decides when to stop. The other values are the method's releases. Exact losses of training data,
+    gradient norms and sample sizes are private and not passed. If the function raises an error, training
+    stops after the step is accounted for; another `fit` takes the remaining steps.
 
     Args:
-        log: called with (values, step): name -> number, and the number of private steps so far. A number for
-            each group has the name "statistic/group". The time of the call is private, since it follows from
-            the sizes of samples: give a service one fixed time for all calls, or send values after training.
-        log_settings: called with name -> text once a run, before its first step: method, its settings, noise,
-            delta, steps, batch size and optimizer.
+        log: function of (values, step): name -> number, and the number of private steps so far. A number for
+            each group has the name "statistic/group". The time of the call is private, because it depends on
+            the sample sizes. Send a service one fixed time for all calls, or send the values after training.
+        log_settings: function of name -> text, called once before the first step with method, method
+            settings, noise, delta, steps, batch size and optimizer.
 
     Example:
         >>> import equidp

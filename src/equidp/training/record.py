@@ -73,10 +73,10 @@ class Watch(Protocol):
 
 
 class RunRecord:
-    """Rows of results in the order they were appended, and the settings of the run.
+    """Rows of results in order, and the settings of the run.
 
-    By default rows hold released values and metrics of test data: nothing about the training data that
-    epsilon does not cover.
+    By default, rows contain only released values and metrics of test data, so epsilon covers all that they
+    reveal about the training data.
 
     Args:
         settings: plain values (numbers, strings, lists) that describe the run.
@@ -101,11 +101,11 @@ class RunRecord:
         self._rows.append(dict(row))
 
     def table(self) -> pd.DataFrame:
-        """One row per epoch and group, in order."""
+        """Table with one row per epoch and group, in order."""
         return pd.DataFrame(self._rows)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the table as Parquet with the settings in its metadata; all or nothing."""
+        """Write the table as Parquet with the settings in its metadata, atomically."""
         table = self.table()
         table.attrs = {"settings": json.dumps(self.settings)}
         buffer = io.BytesIO()
@@ -114,10 +114,10 @@ class RunRecord:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> RunRecord:
-        """The record in a file that `save` wrote.
+        """Read a record from a file written by `save`.
 
         Raises:
-            DataError: the file is missing, damaged or of another kind.
+            DataError: the file is missing, damaged or has another format.
         """
         try:
             table = pd.read_parquet(path)
@@ -131,18 +131,18 @@ class RunRecord:
 
 
 class EpochRecorder(Callback):
-    """Appends each group's metrics to a record after each epoch: of test data and releases alone.
+    """Appends each group's metrics to a record after each epoch, from test data and releases only.
 
     Columns: epoch, step, group, accuracy, loss, mean_norm, max_norm, mean_gradient_norm, share_clipped,
-    clipping_bound, scale, scale_name, epsilon, epsilon_of_steps_taken. Accuracy and loss are of
-    `Trainer.released_model`, with averaged weights where the run averages. Norms and share_clipped are of a
-    sample of the test data, under the policy and the weights in training; an example is clipped if its weight
-    is below the weight of a vanishing gradient of its group.
+    clipping_bound, scale, scale_name, epsilon, epsilon_of_steps_taken. Accuracy and loss are for
+    `Trainer.released_model`, which has averaged weights if the run averages. Norms and share_clipped are for
+    a sample of the test data, under the policy and the weights in training. An example is clipped if its
+    weight is below the weight of a vanishing gradient of its group.
 
     Args:
-        record: receives the rows.
-        test: the test data.
-        gradient_examples: largest number of test examples per group to take gradients of.
+        record: record to append to.
+        test: test data.
+        gradient_examples: most test examples per group to compute gradients for.
 
     Example:
         >>> import torch, equidp

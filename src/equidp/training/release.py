@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 class Release:
-    """Release of a run beside its steps; subclasses are frozen dataclasses of its settings.
+    """A private release of a run in addition to its steps. Subclasses are frozen dataclasses of its settings.
 
-    `Plan.resolve` charges it, in the ledger by its name. A Trainer asks it before the first step, after each
-    epoch and after the last step; it answers by `trainer.release(self, draw)`, which pays, draws and keeps.
-    The folder of a run keeps what was drawn in `file`, and copies it to `share/`. The dry run, the card and
-    `equidp verify` show it by name. Fields made by `option` are options of `equidp train`.
+    `Plan.resolve` charges it; the ledger lists it by name. A Trainer calls it before the first step, after
+    each epoch and after the last step. It responds with `trainer.release(self, draw)`, which pays, draws and
+    stores the result. The run's folder stores the result in `file` and copies it to `share/`. The dry run,
+    the card and `equidp verify` show it by name. Fields made by `option` become options of `equidp train`.
 
     Attributes:
-        name: in the ledger.
-        file: of the run's folder that keeps what was drawn, as JSON.
-        individual: an `Individual`, how the run accounts for single examples; None: it needs no such account.
+        name: name in the ledger.
+        file: JSON file in the run's folder that stores the result.
+        individual: `Individual` settings of the accounting for single examples; None: not needed.
 
     Example:
         >>> from dataclasses import dataclass
@@ -61,32 +61,34 @@ class Release:
     individual: ClassVar[Any] = None
 
     def epsilon(self, target: float | None) -> float:
-        """Return the epsilon that one draw costs alone, in a run of this target epsilon."""
+        """Return the epsilon of one draw by itself, in a run of this target epsilon."""
         raise NotImplementedError
 
     def charges(self, resolved: ResolvedPlan) -> EventCounts:
-        """Return (event, count) pairs that it costs, each with its name; by default one draw of `epsilon`.
+        """Return the (event, count) pairs that it costs, each with its name. Default: one draw of `epsilon`.
 
         Args:
-            resolved: plan whose noise of steps is not known yet.
+            resolved: plan without the noise of its steps, which is not known yet.
         """
         event = release_event(self.epsilon(resolved.plan.run_epsilon), resolved.delta)
         return ((replace(event, name=self.name), 1),)
 
     def check(self, plan: Plan) -> None:
-        """Raise a SettingError unless it goes with a plan."""
+        """Raise a SettingError unless it is compatible with a plan."""
 
     def check_data(self, train: Any) -> None:
-        """Raise a SettingError unless it goes with the training data."""
+        """Raise a SettingError unless it is compatible with the training data."""
 
     def prepare(self, run: Any, pay: Callable[[Release, Callable[[float], Any]], Any]) -> Any:
-        """Draw what data or plan follow from, before there is a Trainer; return the run with it.
+        """Draw values that data or plan depend on, before there is a Trainer, and return the updated run.
 
-        A Trainer of your own draws nothing here, and refuses such a release before its first step.
+        `equidp train` calls this. A Trainer of your own does not, and rejects such a release before its first
+        step.
 
         Args:
-            run: the `equidp.runs.begin.PreparedRun` that `equidp train` begins.
-            pay: `pay(self, draw)` charges, draws by the noise multiplier, keeps and returns what was drawn.
+            run: `equidp.runs.begin.PreparedRun` of `equidp train`.
+            pay: `pay(self, draw)` charges the release, calls draw(noise multiplier), and stores and returns
+                the result.
         """
         return run
 
@@ -97,38 +99,38 @@ class Release:
         """Called after each n / b steps, and after the last step of the plan."""
 
     def after(self, trainer: Trainer) -> None:
-        """Called after the last step, and where training was stopped for good."""
+        """Called after the last step, and if training was stopped for good."""
 
     def card_entries(self) -> dict[str, str]:
-        """Return entries of the card beside what the ledger counts, by name."""
+        """Return further entries of the card by name, in addition to what the ledger counts."""
         return {}
 
     @classmethod
     def options(cls) -> list[MethodSetting]:
-        """Return its options on the command line, by default its fields with a help text."""
+        """Return its command-line options, by default its fields with a help text."""
         from equidp.policies.setting import settings_of
 
         return [each for each in settings_of(cls) if each.help]
 
     @classmethod
     def from_options(cls, given: Mapping[str, Any]) -> Self | None:
-        """Return the release that options ask for; None where none of its own is given."""
+        """Return the release that the options request; None if none of its options is given."""
         own = {name: given.get(name) for name in getattr(cls, "__dataclass_fields__", ())}
         own = {name: value for name, value in own.items() if value not in (None, False)}
         return cls(**own) if own else None
 
     def to_options(self) -> dict[str, Any]:
-        """Return the options that ask for it, which `from_options` reads."""
+        """Return the options that request it, in the form that `from_options` reads."""
         return {each.name: getattr(self, each.name) for each in self.options()}
 
     @classmethod
     def prepares(cls) -> bool:
-        """Return whether data or plan follow from it."""
+        """Return whether data or plan depend on it."""
         return cls.prepare is not Release.prepare
 
     @staticmethod
     def from_plain(content: Mapping[str, Any]) -> Release:
-        """Return the release of plain values, as `release_of`."""
+        """Return the release from plain values, as `release_of` does."""
         return release_of(content)
 
     def to_plain(self) -> dict[str, Any]:

@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ResolvedPlan:
-    """A plan worked out for n training examples; made by `Plan.resolve`.
+    """A plan resolved for n training examples by `Plan.resolve`.
 
     Attributes:
-        plan: as it was given, with the options of its method.
-        method: its name in `METHODS`, its import path, or the name of a policy's class.
+        plan: the given plan, with the options of its method.
+        method: name in `METHODS`, import path, or name of the policy's class.
         num_examples: n.
-        group_names: of the data; empty: not known.
-        learning_rate: of the optimizer.
-        sample_rate: q = b / n.
-        steps: T.
-        noise_multiplier: sigma; 0 for a method without privacy.
-        delta: of the whole run.
-        event: of each step.
-        rates, bound_shares: of groups, as given or as they follow from budgets or from bounds of the method;
-            None: all are 1.
-        releases: (event, count) pairs beside the steps, which epsilon covers too.
+        group_names: names of the data's groups; empty: not known.
+        learning_rate: learning rate of the optimizer.
+        sample_rate: sampling rate q = b / n.
+        steps: number of steps T.
+        noise_multiplier: noise multiplier sigma; 0 for a method without privacy.
+        delta: delta of the whole run.
+        event: event of each step.
+        rates, bound_shares: rates and bound shares of groups, given or derived from budgets or the method's
+            bounds; None: all are 1.
+        releases: (event, count) pairs of the releases, which epsilon also covers.
     """
 
     plan: Plan
@@ -61,21 +61,21 @@ class ResolvedPlan:
 
     @cached_property
     def policy(self) -> Policy:
-        """The method, with the settings that it has."""
+        """The method's policy with its settings."""
         return self.plan.policy
 
     @property
     def charges(self) -> EventCounts:
-        """(event, count) pairs of all that the run spends: its steps, and the releases beside them."""
+        """(event, count) pairs of all that the run spends: steps and releases."""
         return (*self.releases, (self.event, self.steps))
 
     def epsilon(self, accountant: str | None = None, rows: int = 1) -> float:
-        """Epsilon of the whole run by a name from `ACCOUNTANTS`; of several rows of one person by "pld"."""
+        """Epsilon of the whole run by a name from `ACCOUNTANTS`; for several rows of one person by "pld"."""
         usual = self.plan.accountant if rows == 1 else "pld"
         return epsilon_of_rows(self.charges, self.delta, accountant or usual, rows)
 
     def release_costs(self) -> dict[str, float]:
-        """Return the epsilon of each release beside the steps, alone, by name."""
+        """Return the epsilon of each release by itself, by name."""
         names = dict.fromkeys(event.name for event, _ in self.releases)
         entries = {name: [each for each in self.releases if each[0].name == name] for name in names}
         return {name: epsilon_of(entries[name], self.delta) for name in names}
@@ -89,23 +89,22 @@ class ResolvedPlan:
         return sum(count for event, count in self.releases if event.name == release.name)
 
     def epsilon_by_group(self, accountant: str | None = None) -> dict[str, float]:
-        """Epsilon of each group by name, "*" for all others; empty where groups are equal."""
+        """Epsilon of each group by name, "*" for all others; empty if groups are equal."""
         chosen = accountant or self.plan.accountant
         return {
             label.name: epsilon_of(self.charges, self.delta, chosen, label) for label in self.event.labels
         }
 
     def risk(self, false_positive_rates: tuple[float, ...] = FALSE_POSITIVE_RATES, rows: int = 1) -> Risk:
-        """The most that any membership attack achieves on the whole run; see `Risk`."""
+        """Upper bound of any membership attack's success on the whole run; see `Risk`."""
         return Risk.of(self.charges, false_positive_rates, rows)
 
     def dp_event(self) -> dp_accounting.DpEvent:
-        """The run as a dp_accounting event, of the group with the largest epsilon, to check it
-        independently."""
+        """The run as a dp_accounting event for independent checks, of the group with the largest epsilon."""
         return costliest_mechanism(self.charges, self.delta)
 
     def check_data(self, num_examples: int, group_names: Sequence[str]) -> None:
-        """Raise a SettingError unless the plan was worked out for data of this size and these groups."""
+        """Raise a SettingError unless the plan was resolved for data of this size and these groups."""
         if self.plan.sample_rate is None and num_examples != self.num_examples:
             raise SettingError(
                 f"the plan was resolved for {self.num_examples} examples, and the data has {num_examples}; "
@@ -121,7 +120,7 @@ class ResolvedPlan:
 
     @property
     def card_options(self) -> dict[str, Any]:
-        """Options that a model card lists beside the facts of a run, by label, as plain values."""
+        """Options that a model card lists in addition to the facts of a run, by label, as plain values."""
         values, changed = self.settings, self.plan.changed_options
         return {
             each.metadata["label"] or each.name.replace("_", " "): values[each.name]
@@ -130,14 +129,14 @@ class ResolvedPlan:
         }
 
     def with_class_weight(self, weights: Mapping[str, float] | None) -> ResolvedPlan:
-        """Return this plan with other public weights of classes."""
+        """Return this plan with other public class weights."""
         return replace(self, plan=replace(self.plan, class_weight=weights))
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Plain values of all that was given and worked out, by name.
+        """Plain values of all given and derived settings, by name.
 
-        What was worked out replaces what was given under its name; the policy replaces settings of methods.
+        A derived value replaces the given value of the same name. The policy replaces the method settings.
         """
         given = {name: value for name, value in self.plan.to_plain().items() if name in self.plan.names()}
         return {
@@ -150,8 +149,10 @@ class ResolvedPlan:
 
     @property
     def key_parts(self) -> dict[str, Any]:
-        """Plain values that results of this plan depend on, by name: options that differ from their defaults,
-        and what was worked out. Names of method, model and loss are left out: their code says more."""
+        """Plain values that results of this plan depend on, by name.
+
+        They are the derived values and the options that differ from their defaults. The names of method,
+        model and loss are left out, because the code identifies them."""
         keyed = {each.name for each in self.plan.options() if each.metadata["keyed"]}
         worked_out = {name: value for name, value in self._worked_out().items() if value is not None}
         names = dict.fromkeys((*keyed.intersection(self.plan.changed_options), *worked_out, "policy"))
@@ -166,7 +167,7 @@ class ResolvedPlan:
 
     @classmethod
     def from_plain(cls, content: Mapping[str, Any]) -> ResolvedPlan:
-        """Read what `to_plain` gave; method and model must have a name or an import path."""
+        """Read the result of `to_plain`; method and model must have a name or an import path."""
         from equidp.training.plan import Plan  # which makes resolved plans
 
         return cls(

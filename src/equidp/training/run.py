@@ -115,19 +115,19 @@ class RunFacts:
 
 @dataclass(frozen=True)
 class Run:
-    """Result of a training: the model and the privacy that it cost.
+    """Result of training: the model and its privacy cost.
 
-    A run that ended before its plan states what the whole plan costs: results may have decided when to end,
-    and then no less holds.
+    A run that ended early reports the cost of its whole plan. Results may have decided when to end, and then
+    no smaller cost holds.
 
     Attributes:
-        model: the trained model.
-        entries: (event, how often) pairs that the guarantee covers: what was spent, and what was not taken.
-        delta: at which `epsilon` is reported unless another is given.
-        loss: per-example loss that the model was trained with.
-        accountant: name of the accountant that the run was planned with.
-        facts: how it was trained.
-        not_taken: part of the entries that the plan had left where the run ended.
+        model: trained model.
+        entries: (event, count) pairs that the guarantee covers, both spent and not taken.
+        delta: default delta of `epsilon`.
+        loss: per-example loss used in training.
+        accountant: name of the plan's accountant.
+        facts: facts about the training.
+        not_taken: part of the entries that the plan had left when the run ended.
 
     Example:
         >>> import torch, equidp
@@ -154,29 +154,29 @@ class Run:
 
     @property
     def spent(self) -> EventCounts:
-        """(event, how often) pairs that were spent."""
+        """(event, count) pairs that were spent."""
         return subtract_counts(self.entries, self.not_taken)
 
     def epsilon(self, delta: float | None = None, accountant: str | None = None, rows: int = 1) -> float:
-        """Epsilon of everything that the run spent or had left; infinite where it trained without privacy.
+        """Epsilon of everything that the run spent or had left; infinite if it trained without privacy.
 
         Args:
-            delta: default: the run's.
-            accountant: default: the run's, or "pld" for several rows.
-            rows: number of examples of one person; epsilon usually grows by more than this factor.
+            delta: default: the run's delta.
+            accountant: default: the run's accountant, or "pld" for several rows.
+            rows: number of one person's examples; epsilon usually grows by more than this factor.
 
         Raises:
-            SettingError: rows not a whole number >= 1, or several with an accountant other than "pld".
+            SettingError: rows is not a whole number >= 1, or is above 1 with an accountant other than "pld".
         """
         usual = self.accountant if rows == 1 else "pld"
         delta = self.delta if delta is None else delta
         return epsilon(self.entries, delta, accountant or usual, rows)
 
     def epsilon_by_group(self, delta: float | None = None, accountant: str | None = None) -> dict[str, float]:
-        """Epsilon of an example of each group, by name; equal where rates and bounds do not differ.
+        """Epsilon of an example of each group, by name; equal if rates and bounds do not differ.
 
-        It is known before the first step. Empty where groups have no names. Steps of another run in the same
-        ledger count by these groups where its groups are the same, and at their largest cost elsewhere.
+        It is known before the first step. It is empty if groups have no names. If another run in the same
+        ledger has the same groups, its steps count by group; otherwise they count at their largest cost.
 
         Args:
             delta, accountant: as in `epsilon`.
@@ -202,9 +202,9 @@ class Run:
         return {name: min(whole, each) for name, each in found.items()}
 
     def epsilon_of_steps_taken(self) -> float:
-        """Epsilon at `delta` of what was spent alone; less than `epsilon` where the run ended early.
+        """Epsilon at `delta` of only what was spent; less than `epsilon` if the run ended early.
 
-        It holds only if no result decided when to stop: a time of day did, say, or a crash.
+        It holds only if no result decided when to stop, for example after a crash or at a set time of day.
         """
         return epsilon(self.spent, self.delta, self.accountant)
 
@@ -222,27 +222,27 @@ class Run:
         return str(Table([Column("fact", "name"), Column("value", "text")], known).to_html(heads=False))
 
     def risk(self, false_positive_rates: tuple[float, ...] = FALSE_POSITIVE_RATES, rows: int = 1) -> Risk:
-        """The most that any membership attack achieves on what the run released, at any delta.
+        """Upper bound of any membership attack's success on what the run released, at any delta.
 
         Args:
-            false_positive_rates: at which true-positive rates are bounded.
-            rows: number of examples of one person.
+            false_positive_rates: false-positive rates at which true-positive rates are bounded.
+            rows: number of one person's examples.
 
         Raises:
-            SettingError: a rate outside (0, 1), or rows not a whole number >= 1.
+            SettingError: a rate is outside (0, 1), or rows is not a whole number >= 1.
         """
         return Risk.of(self.entries, false_positive_rates, rows)
 
     def metrics(self, test: GroupedDataset | TensorDataset | Mapping[str, Tensor]) -> pd.DataFrame:
-        """Accuracy and loss on `test` by group, and of all; see `equidp.evaluation.groups.group_metrics`.
+        """Accuracy and loss on `test` by group and overall; see `equidp.evaluation.groups.group_metrics`.
 
-        Rows without groups, a TensorDataset or a mapping of tensors with labels, are of one group.
+        Data without groups (a TensorDataset, or a mapping of tensors with labels) counts as one group.
 
-        They are exact, which epsilon covers for none of the examples in `test`: give examples that were held
-        out, and do not publish metrics of training examples.
+        The metrics are exact, and epsilon does not cover the examples in `test`. Pass held-out examples, and
+        do not publish metrics of training examples.
 
         Raises:
-            DataError: other data, or other classes than the training data's.
+            DataError: the data has another form, or other classes than the training data.
             MissingExtraError: the extra `tables` is not installed.
         """
         from equidp.evaluation.groups import group_metrics
@@ -252,7 +252,7 @@ class Run:
         return group_metrics(predict(self.model, rows.inputs), rows.to("cpu"))
 
     def check_test(self, test: GroupedDataset) -> None:
-        """Refuse a test set that the model was not trained for, with a DataError as `metrics` does."""
+        """Raise a DataError, as `metrics` does, if the model was not trained for this test set."""
         if not isinstance(test, GroupedDataset):
             raise DataError(
                 f"the test set is a {type(test).__name__}; expected an equidp.GroupedDataset, which holds "

@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 
 
 class Callback:
-    """Watches a run. Does nothing; override what you need.
+    """Hooks into a run. The methods do nothing by default; override what you need.
 
-    Callbacks begin with the first step. They end with the last, with an error, or where a loop of your own is
-    left, so that what they open, such as handlers of signals, is closed. One ends training by
+    Callbacks begin with the first step. They end with the last step, with an error, or when a custom loop is
+    left. Then they can close what they opened, such as signal handlers. A callback can end training by
     `trainer.stop()`.
 
     Example:
@@ -67,21 +67,21 @@ class Callback:
         """Called after each n / b steps, and after the last step of the plan."""
 
     def after_training(self, trainer: Trainer) -> None:
-        """Called once no step is to come, also after an error, and where another callback fails here."""
+        """Called once no step will follow, also after an error, and if another callback fails here."""
 
     def after_release(self, trainer: Trainer, release: Release, drawn: Any) -> None:
-        """Called once a release of the plan was paid for and drawn; of several processes, in the first."""
+        """Called once a release of the plan was paid for and drawn, in the first process only."""
 
     def state_dict(self) -> Mapping[str, Any]:
-        """Return tensors and plain values that a checkpoint keeps; nothing of single training examples."""
+        """Return tensors and plain values for the checkpoint, with nothing about single training examples."""
         return {}
 
     def sensitive_state_dict(self) -> Mapping[str, npt.NDArray[Any]]:
-        """Return arrays about single examples, kept beside checkpoints until the run is complete."""
+        """Return arrays about single examples, stored next to the checkpoints until the run is complete."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned, with the arrays of `sensitive_state_dict` if still kept."""
+        """Restore the result of `state_dict`, and the arrays of `sensitive_state_dict` if still stored."""
 
 
 @dataclass(frozen=True)
@@ -104,55 +104,57 @@ class Step:
 
 
 class Trainer:
-    """Trains a model privately, one Poisson sample and one private step at a time.
+    """Trains a model privately by DP-SGD steps on Poisson samples.
 
     Args:
-        model: any module whose outputs for one example do not depend on others; trained in place.
-        optimizer: a torch optimizer over the model's parameters; it sees private gradients only.
-        data: a `GroupedDataset`; a map-style torch Dataset of (input, target), or of (input, target, group)
-            with an attribute `group_names`, which are public; a mapping of tensors [n, ...] with "labels",
-            of which the model is given the others by name; with `collate`, a dataset of what that takes.
-            A person with rows in groups of several rates is trained on in that of the largest.
-        plan: what the run is; or one that was resolved for this data. None: `options` make it.
-        loss: (outputs, targets) -> losses [batch], one per example; of a mapping it gets the `logits`. None:
-            the plan's.
-        engine: a name in `equidp.engines.ENGINES`, which is tried on made-up rows; or an engine of this model
-            and loss as an object, which is used without a trial.
-        callbacks: watch the run.
-        ledger: of all runs on this data, with the limit that they keep to together; or (ledger, name) of a
-            run that it holds lines of, to go on with it. None: one in memory.
-        individual: count the share of the sensitivity that each example uses, for `individual_report`.
-        scheduler: a torch scheduler of the learning rate, stepped after each step; None: the plan's schedule.
-        collate: list of rows, as a torch Dataset gives them -> one batch (inputs, targets) or (inputs,
-            targets, groups), tensors [rows, ...]. It may pad rows to the longest. Each row is tried before
-            training: it must give the row what it gives it alone, and the model must read no padding.
-        augment: inputs of one example, without a dimension for the batch -> such inputs, for each example of
-            each sample: a crop, a flip, noise. It may draw random numbers, and cannot mix examples.
-        examples: (inputs, targets) of a few public rows, in the form of the data's, that the model is tried
-            on before training: for models that demand more of a row than made-up ones have, such as an end
-            mark. With `collate`, a list of such rows, as the dataset gives its own. Never rows of the
-            training data.
-        seed: None: samples and noise come from the operating system. A number, for research alone: they
-            follow from it. Or a `Randomness`, which draws them.
-        options: fields of `Plan` in place of a plan, such as `epsilon=3, epochs=10, batch_size=256`.
+        model: module whose outputs for one example do not depend on other examples; trained in place.
+        optimizer: torch optimizer over the model's parameters; it sees only private gradients.
+        data: one of: a `GroupedDataset`; a map-style torch Dataset of (input, target); one of (input, target,
+            group) with public `group_names` as an attribute; a mapping of tensors [n, ...] with "labels", of
+            which the model receives the others by name; with `collate`, a dataset of any rows that it
+            accepts. A person with rows in groups of several rates counts as one of the group with the largest
+            rate.
+        plan: settings of the run, or a plan resolved for this data; None: made from `options`.
+        loss: (outputs, targets) -> losses [batch], one per example. If outputs are a mapping, the loss
+            receives its `logits`. None: the plan's loss.
+        engine: name in `equidp.engines.ENGINES`, which is tried on made-up rows; or an engine object of this
+            model and loss, which is used without a trial.
+        callbacks: callbacks of the run.
+        ledger: ledger of all runs on this data, with their common limit; or (ledger, name) of a run to
+            continue. None: a new one in memory.
+        individual: whether to record the share of the sensitivity that each example uses, for
+            `individual_report`.
+        scheduler: torch scheduler of the learning rate, called after each step; None: the plan's schedule.
+        collate: list of rows from a torch Dataset -> one batch (inputs, targets) or (inputs, targets,
+            groups), tensors [rows, ...]. It may pad rows to the longest. A trial before training checks that
+            each row has the same result in a batch as by itself, and that the model ignores padding.
+        augment: inputs of one example, without a batch dimension -> augmented inputs, such as a crop, a flip
+            or noise. Called for each example of each sample. It may draw random numbers, and cannot mix
+            examples.
+        examples: (inputs, targets) of a few public rows, in the data's form, for the trial before training.
+            Use it for models that require more of a row than made-up rows have, such as an end token. With
+            `collate`, a list of rows in the dataset's form. Never use rows of the training data.
+        seed: None: samples and noise come from the operating system. A number, only for research: they follow
+            from it. Or a `Randomness`, which draws them.
+        options: fields of `Plan` instead of a plan, such as `epsilon=3, epochs=10, batch_size=256`.
 
     Attributes:
-        policy: the method, for the groups of the data.
-        resolved: the plan, worked out for the data.
-        plan: the same, where `equidp.training.build.build` made model and optimizer from it; None: they were
+        policy: policy of the method for the data's groups.
+        resolved: plan resolved for the data.
+        plan: the same, if `equidp.training.build.build` made model and optimizer from it; None: they were
             made by hand.
-        steps: T.
-        event: what each step costs, with `sample_rate` q (the largest of the groups' rates) and
-            `noise_multiplier` sigma.
-        ledger, randomness, engine, loss, scheduler: as given, or what the Trainer made in their place.
-        run_id: random name of the run on the ledger's lines.
-        num_examples, num_groups, expected_batch_size: n, K (None: no groups are needed) and b.
-        released: what releases of the plan have drawn, by name, as plain values: of several draws, a list.
-        averaging: the average of the weights so far.
-        start: where the initial weights come from.
-        steps_at_start: steps that were done before this Trainer, by its ledger.
-        individual: what was counted of each example (`individual.accounts`); None: it was not asked for.
-        processes: that train together; usually one.
+        steps: number of steps T.
+        event: cost of each step, with `sample_rate` q (the largest rate of a group) and `noise_multiplier`
+            sigma.
+        ledger, randomness, engine, loss, scheduler: as given, or made by the Trainer.
+        run_id: random name of the run in the ledger.
+        num_examples, num_groups, expected_batch_size: n, K (None: groups are not needed) and b.
+        released: results of the plan's releases by name, as plain values; a list for several draws.
+        averaging: average of the weights so far.
+        start: origin of the initial weights.
+        steps_at_start: number of steps before this Trainer, by its ledger.
+        individual: record of each example's share (`individual.accounts`); None: not requested.
+        processes: processes that train together; usually one.
 
     Raises:
         SettingError, DataError, ModelError, PolicyError, BudgetError: before any budget is spent.
@@ -347,13 +349,13 @@ class Trainer:
     def epsilon_so_far(self, steps: int) -> float:
         """Upper bound of epsilon after `steps` of the planned steps, with the run's releases.
 
-        It holds only if no result decides when to stop; `Run.epsilon` is of the whole plan.
+        It holds only if no result decides when to stop; `Run.epsilon` is for the whole plan.
         """
         others = [entry for entry in self.entries if entry[0] != self.event]
         return epsilon_so_far(steps, self.event, self.steps, self.delta, self.accountant, others)
 
     def epsilons(self) -> dict[str, float]:
-        """Return epsilon, of the whole plan, and epsilon_of_steps_taken, so far, by name: for logs."""
+        """Return values to log by name: epsilon of the whole plan, and epsilon_of_steps_taken so far."""
         planned = epsilon(self.planned, self.delta, self.accountant)
         return {"epsilon": planned, "epsilon_of_steps_taken": self.epsilon_so_far(self.steps_done)}
 
@@ -364,7 +366,7 @@ class Trainer:
 
     @property
     def steps_done(self) -> int:
-        """Private steps spent."""
+        """Number of private steps spent."""
         return self._run.steps_done
 
     @property
@@ -374,24 +376,24 @@ class Trainer:
 
     @property
     def released_model(self) -> nn.Module:
-        """Model that a run ending now would release: `model`, or the average of its weights so far."""
+        """Model that a run ending now would release: `model`, or one with its average weights so far."""
         return self.averaging.averaged_model(self.model)
 
     @property
     def policy_state(self) -> Any:
-        """State that the policy has learnt from releases: a NamedTuple of tensors."""
+        """State that the policy has learned from releases, a NamedTuple of tensors."""
         return self._step.state
 
     @property
     def weights_state(self) -> Any:
-        """State that the weights of the last step followed from.
+        """State that determined the weights of the last step.
 
-        It differs from `policy_state` where the policy learnt from the gradient of that step.
+        It differs from `policy_state` if the policy has learned from that step's gradient.
         """
         return self._step.weights_state
 
     def state(self) -> dict[str, Any]:
-        """Return what `restore` reads: marks of the run, and what its method learnt from releases."""
+        """Return the state for `restore`: marks of the run, and what its method has learned from releases."""
         return {
             "run": self.run_id,
             "steps": self.steps_done,
@@ -412,10 +414,10 @@ class Trainer:
         }
 
     def count_lost(self, state: Mapping[str, Any]) -> int:
-        """Return the number of steps that the ledger holds of a saved run after its `state`.
+        """Return the number of steps that the ledger has for a saved run after its `state`.
 
         Raises:
-            SettingError: the state is of a run with other settings.
+            SettingError: the state comes from a run with other settings.
             BudgetError: the ledger has fewer steps of that run than the state.
         """
         for name, own in self._settings().items():
@@ -437,11 +439,11 @@ class Trainer:
         return lost
 
     def restore(self, state: Mapping[str, Any]) -> int:
-        """Go on from a saved `state` of this run, once the model has its weights; return `count_lost`.
+        """Continue from a saved `state` of this run once the model has its weights; return `count_lost`.
 
         Raises:
-            SettingError, BudgetError: as `count_lost`; or the state is of another policy, or for another
-                number of groups.
+            SettingError, BudgetError: as `count_lost`, or the state is for another policy or number of
+                groups.
         """
         lost = self.count_lost(state)
         self._go_on_as(state["run"])
@@ -467,18 +469,18 @@ class Trainer:
             self.randomness.go_on_after(sum(count for _, count in self.entries))
 
     def step(self) -> bool:
-        """Take one private step: draw a sample, pay for it, add noise, and step the optimizer.
+        """Take one private step: draw a sample, pay for it, add noise and call the optimizer.
 
-        `while trainer.step(): ...` takes those that are left. Callbacks begin with the first; they end where
-        False is returned, with an error, or by `run`.
+        `while trainer.step(): ...` takes the remaining steps. Callbacks begin with the first step. They end
+        when False is returned, with an error, or by `run`.
 
         Returns:
-            False: no step is left, or the run was stopped.
+            False if no step is left or the run was stopped.
 
         Raises:
-            BudgetError: the ledger cannot record the step, which was not taken.
-            SettingError, ModelError: as `PrivateRun`; other errors are of data, model or loss. The step that
-                they end is charged.
+            BudgetError: the ledger cannot record the step, so it was not taken.
+            SettingError, ModelError: as in `PrivateRun`. Other errors come from data, model or loss. The step
+                is charged even if it fails.
 
         Example:
             >>> import torch, equidp
@@ -510,10 +512,10 @@ class Trainer:
         return taken
 
     def epochs(self) -> Iterator[Iterator[Step]]:
-        """Yield epochs, of n / b steps each; each yields its steps, once they are taken.
+        """Yield epochs of n / b steps each. Each epoch yields its steps once they are taken.
 
-        Callbacks begin with the first step and end with the loop. Leaving the loop spends nothing more; an
-        epoch that is left early goes on in the next.
+        Callbacks begin with the first step and end with the loop. Leaving the loop spends nothing more. The
+        next loop continues an epoch that was left early.
 
         Example:
             >>> import torch, equidp
@@ -590,19 +592,19 @@ class Trainer:
                 callback.after_epoch(self)
 
     def release(self, release: Release, draw: Callable[[float], Any]) -> Any:
-        """Pay for a draw of a release of the plan, and draw; not again once all its draws were made.
+        """Pay for a draw of a release of the plan, and draw it, unless all its draws were made.
 
-        Releases call it, in each of several processes; the first one pays and draws.
+        Releases call it in every process; only the first process pays and draws.
 
         Args:
-            release: of `plan.releases`.
-            draw: noise multiplier -> plain values, as JSON holds them.
+            release: one of `plan.releases`.
+            draw: noise multiplier -> plain JSON values.
 
         Returns:
-            What was drawn; of a release of several draws, all so far.
+            The result; for a release of several draws, all results so far.
 
         Raises:
-            BudgetError: the ledger refuses the payment; nothing was drawn.
+            BudgetError: the ledger rejects the payment, so nothing was drawn.
         """
 
         def draw_first() -> Any:
@@ -620,7 +622,7 @@ class Trainer:
         return self.processes.from_first(draw_first)
 
     def draws_left(self, release: Release) -> int:
-        """Return the number of draws of a release of the plan that were not made yet."""
+        """Return the number of draws that a release of the plan has left."""
         most, name = self.resolved.draws_of(release), release.name
         made = int(name in self.released) if most == 1 else len(self.released.get(name, ()))
         return max(0, most - made)
@@ -633,11 +635,12 @@ class Trainer:
     def stop(self, reason: BaseException | None = None) -> None:
         """End training once the step in progress is complete, unless it is the last one.
 
-        Of several processes, the first decides. The run states the epsilon of its whole plan, since results,
-        such as the accuracy of released weights, may have decided (`Run.epsilon_of_steps_taken`).
+        With several processes, the first decides. The run reports the epsilon of its whole plan, because
+        results such as the accuracy of released weights may have decided when to stop
+        (`Run.epsilon_of_steps_taken`).
 
         Args:
-            reason: raised in place of the next step; None: loops end as after the last step.
+            reason: exception to raise instead of the next step; None: loops end as after the last step.
 
         Example:
             >>> import torch, equidp
@@ -657,7 +660,7 @@ class Trainer:
         self._run.stop(reason)
 
     def fit(self) -> Run:
-        """Take the steps that are left. Interrupted, it can be called again: what was spent stays spent."""
+        """Take the remaining steps. After an interruption, call it again; spent budget stays spent."""
         if not self._has_stepped and self.steps_done >= self.steps:
             raise SettingError(
                 f"the ledger holds all {self.steps} planned steps, and this Trainer took none. Restore the "
@@ -673,9 +676,9 @@ class Trainer:
         return self.run()
 
     def run(self) -> Run:
-        """Run so far, which states its whole plan. It ends a loop of your own.
+        """Return the run so far, which reports the cost of its whole plan. This ends a custom loop.
 
-        With steps left, it holds a copy of the model.
+        If steps are left, the run has a copy of the model.
 
         Raises:
             ModelError: the model cannot be copied.
@@ -693,27 +696,27 @@ class Trainer:
 
     @property
     def planned(self) -> EventCounts:
-        """(event, count) pairs of the whole plan: those that were spent, and those not taken."""
+        """(event, count) pairs of the whole plan, both spent and not taken."""
         return merge_entries((*self.entries, *self.not_taken))
 
     @property
     def not_taken(self) -> EventCounts:
-        """(event, count) pairs of the plan that were not spent: steps, and releases by what they cost."""
+        """(event, count) pairs of the plan that were not spent: steps and releases."""
         return entries_left(self.resolved, self.event, self.entries)
 
     def individual_report(self, delta: float | None = None, accountant: str = "pld") -> IndividualReport:
-        """Return the epsilon of each example and each group over the steps so far: private.
+        """Return the epsilon of each example and each group over the steps so far. The report is private.
 
-        All else that the ledger holds of this run, such as private preprocessing, counts in full for
-        everyone.
+        Other entries of this run in the ledger, such as private preprocessing, count in full for every
+        example.
 
         Args:
-            delta: of the epsilons; default: the run's.
-            accountant: "pld", privacy loss distributions, tight; "rdp": Renyi, as in papers, faster and
-                looser.
+            delta: delta of the epsilons; default: the run's delta.
+            accountant: "pld" (privacy loss distributions): tight. "rdp" (Renyi): faster and looser, used in
+                papers.
 
         Raises:
-            SettingError: a run without `individual`, or before its first step; or this is not the first of
+            SettingError: the run has no `individual` or has taken no step, or this is not the first of
                 several processes.
         """
         if self.individual is None or not self.steps_done:
