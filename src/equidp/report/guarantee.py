@@ -247,8 +247,8 @@ def owner_sentence(guarantee: Guarantee, run: Run) -> str:
     if not guarantee.private:
         return f"{single}."
     return (
-        f"{single}: epsilon is {upper(run.epsilon(rows=2))} for two examples, at the same delta (for more, see "
-        "equidp account --rows-per-person)."
+        f"{single}: epsilon is {upper(run.epsilon(rows=2))} for two examples, at the same delta "
+        "(for more, see equidp account --rows-per-person)."
     )
 
 
