@@ -21,7 +21,11 @@ def files(folder):
 
 def test_a_finished_run_has_these_files(finished):
     assert files(finished.folder) == ["private", "share"]
-    assert files(finished.share) == ["SHA256SUMS", "card.html", "card.md", "model.safetensors", "run.json"]
+    assert files(finished.share) == [
+        "README.txt", "SHA256SUMS", "card.html", "card.md", "model.safetensors", "run.json"
+    ]  # fmt: skip
+    described = (finished.share / "README.txt").read_text()
+    assert all(name in described for name in files(finished.share)[1:])
     names = files(finished.private)
     assert len([name for name in names if name.startswith("checkpoint-")]) == 2
     assert [name for name in names if not name.startswith("checkpoint-")] == [

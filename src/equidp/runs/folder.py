@@ -30,8 +30,8 @@ RUN, MODEL, CARD, PAGE, SUMS = "run.json", "model.safetensors", "card.md", "card
 """Files of `share/`."""
 ENCODER, COUNTS, RELEASED = PreprocessingRelease.file, CountsRelease.file, IndividualRelease.file
 """Files of `share/` where epsilon covers them."""
-NOTICE = "NOT-PRIVATE.txt"
-"""The file of `share/` of a run without privacy."""
+README, NOTICE = "README.txt", "NOT-PRIVATE.txt"
+"""What the files of `share/` are; and its one file, of a run without privacy."""
 DRAFT = ".equidp-draft-"
 """Prefix of folders that are not complete."""
 
@@ -239,6 +239,8 @@ class RunFolder:
         draft.mkdir()
         try:
             yield draft
+            if shared:
+                write_whole(draft / README, _WHAT_IS_SHARED)
             write_sums(draft)
             if not shared:
                 (self.path / "share").mkdir(exist_ok=True)
@@ -260,6 +262,23 @@ class RunFolder:
             shutil.rmtree(path, ignore_errors=True)
 
 
+_WHAT_IS_SHARED = """\
+A model trained with differential privacy by equidp.
+
+card.html, card.md    the model card: guarantee, metrics by group, what epsilon does not cover
+model.safetensors     the trained weights
+run.json              epsilon and delta, and the steps and releases that they follow from
+SHA256SUMS            checksums of the other files
+Other .json files were released with noise, which epsilon covers too.
+
+To check these files and recompute epsilon, in this folder:
+    sha256sum -c SHA256SUMS
+    equidp verify .    (version of equidp: on the card; pip install '.[tables]' in a checkout)
+Without equidp, use the code on the card (pip install dp-accounting).
+
+No file here shows that the ledger agrees, that this code ran, or that no other run read the data.
+The owner has the ledger. More: docs/verify.md and docs/not-covered.md of equidp.
+"""
 _NOT_PRIVATE = (
     "This run is without privacy: its model was trained without noise and may reveal its training data. "
     "Nothing of it is for sharing but this notice.\n"
