@@ -67,7 +67,7 @@ def test_from_a_table_to_a_card_in_one_command(run, people):
     assert out.count("\n") <= 25
     assert files(people / "run") == ["private", "share"]
     assert files(people / "run" / "share") == [
-        "SHA256SUMS", "card.html", "card.md", "model.safetensors", "run.json"
+        "README.txt", "SHA256SUMS", "card.html", "card.md", "model.safetensors", "run.json"
     ]  # fmt: skip
     assert files(people) == ["people.csv", "run"]
 
@@ -100,6 +100,14 @@ def test_from_a_table_to_a_card_in_one_command(run, people):
     assert all(
         row["privacy_cost_low"] <= row["privacy_cost"] <= row["privacy_cost_high"] for row in content["costs"]
     )
+
+
+@pytest.mark.soak
+def test_a_log_says_how_far_training_is(run, monkeypatch):
+    monkeypatch.setattr("equidp.cli.train._LinesInLog.seconds", 0)
+    _, _, err = run("train", *TABLE, *PLAN, "--out", "run")
+    assert re.fullmatch(r"(Training: \d+% of 15 steps\. ?)+", err)
+    assert err.endswith("Training: 100% of 15 steps.")
 
 
 @pytest.mark.soak

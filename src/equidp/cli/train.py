@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -32,6 +33,7 @@ from equidp.runs.session import ChosenConfig, Session, noting_how_to_continue
 from equidp.runs.train import train
 from equidp.training.device import chosen_device
 from equidp.training.progress import ProgressBar
+from equidp.training.trainer import Callback, Trainer
 
 
 def resume_alone(_: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
@@ -114,7 +116,7 @@ def train_command(
                 say(sentence)
         _, found = train(
             folder,
-            callbacks=(ProgressBar(),) if sys.stdout.isatty() and not rank() else (),
+            callbacks=() if rank() else (ProgressBar() if sys.stderr.isatty() else _LinesInLog(),),
             prepared=begun,
             on_resume=_say_resumed,
             device=place,
@@ -124,6 +126,20 @@ def train_command(
 
 
 _UNSPENT = "Nothing was spent or written: the same command begins again."
+
+
+class _LinesInLog(Callback):
+    """Says how far training is, at most once a minute, where standard error is no terminal."""
+
+    seconds = 60.0
+
+    def before_training(self, trainer: Trainer) -> None:
+        self._said = time.monotonic()
+
+    def after_step(self, trainer: Trainer) -> None:
+        if time.monotonic() - self._said >= self.seconds:
+            say(f"Training: {trainer.steps_done / trainer.steps:.0%} of {trainer.steps:,} steps.")
+            self._said = time.monotonic()
 
 
 def _stopped_sentence(folder: Path, session: Session | None) -> str:
