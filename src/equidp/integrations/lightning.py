@@ -29,7 +29,7 @@ from equidp.kernel.inputs import Inputs, map_tensors
 from equidp.ledger.ledger import Ledger
 from equidp.training.assemble import has_repeats
 from equidp.training.collation import as_tuples
-from equidp.training.plan import Plan, plan_of
+from equidp.training.plan import Plan
 from equidp.training.run import Run
 from equidp.training.trainer import Trainer
 
@@ -118,7 +118,7 @@ class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignor
         **options: Any,
     ) -> None:
         super().__init__()
-        self._plan = plan_of(options) if plan is None else plan.with_changes(options)
+        self._plan = Plan(**options) if plan is None else plan.with_changes(options)
         self._device = None if device is None else torch.device(device)
         self._loss, self._ledger, self._group, self._group_names = loss, ledger, group, group_names
         self._settings: dict[str, Any] = {

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, get_type_hints
+from typing import Any, Self, get_type_hints
 
 from torch import Tensor
 
-from equidp._validate import check_number
+from equidp._validate import check_number, unknown_name
 from equidp.kernel.policy import Policy
 from equidp.policies.by_group import values_in
 from equidp.policies.ranges import Range
@@ -29,8 +29,19 @@ class Checked(Policy):
     """A method whose settings declare their ranges.
 
     Raises:
-        SettingError: a setting outside its range.
+        SettingError: an unknown setting, or one outside its range.
+
+    >>> from equidp.policies import DPSGD
+    >>> DPSGD(max_grad_norm=1.0)
+    Traceback (most recent call last):
+    equidp.errors.SettingError: unknown setting of DPSGD 'max_grad_norm'. Known: clipping_bound.
     """
+
+    def __new__(cls, *_: Any, **settings: Any) -> Self:
+        known = [each.name for each in fields(cls)]
+        for name in settings.keys() - {*known}:
+            raise unknown_name(f"setting of {cls.__name__}", name, known)
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         for each in fields(self):

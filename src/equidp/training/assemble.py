@@ -27,7 +27,7 @@ from equidp.ledger.ledger import Ledger
 from equidp.losses import Loss
 from equidp.policies.by_group import in_groups
 from equidp.policies.checks import check_policy, check_settings
-from equidp.training.plan import Plan, plan_of
+from equidp.training.plan import Plan
 from equidp.training.resolved import ResolvedPlan
 from equidp.training.run import entries_left
 from equidp.training.trial import class_names
@@ -49,7 +49,7 @@ def chosen_plan(plan: object, options: Mapping[str, Any]) -> Plan | ResolvedPlan
     for name in _BY_OBJECT.keys() & options.keys():
         raise SettingError(f"{name}={options[name]}: {_BY_OBJECT[name]}. Leave it out.", field=name)
     if plan is None:
-        return plan_of(options)
+        return Plan(**options)
     if not isinstance(plan, Plan | ResolvedPlan):
         raise SettingError(f"plan={plan!r}; expected an equidp.Plan, or its options by name.")
     if options:

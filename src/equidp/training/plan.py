@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from equidp._validate import check_whole, unknown_name
 from equidp.accounting.calibration import PROTECTIONS
@@ -103,8 +103,16 @@ _AVERAGES = _names_in("equidp.training.averages", "AVERAGES")
 _AUGMENTATIONS = _names_in("equidp.data.views", "AUGMENTATIONS")
 
 
+class _NamedOptions:
+    """Base of `Plan`: an unknown option is a SettingError that names the right one."""
+
+    def __new__(cls, **options: Any) -> Self:
+        check_option_names(options, {each.name for each in fields(cls)})  # type: ignore[arg-type]
+        return super().__new__(cls)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(_NamedOptions):
     """Settings of one run, chosen before data is seen. To add an option, add a field made by `option`.
 
     Attributes:
@@ -706,30 +714,21 @@ def account(num_examples: int, **options: Any) -> ResolvedPlan:
         >>> {name: round(each, 2) for name, each in plan.epsilon_by_group().items()}
         {'rare': 1.0, '*': 3.0}
     """
-    plan = plan_of(options)
+    plan = Plan(**options)
     if not plan.private:
         raise SettingError("sgd takes no noise and has no epsilon; name a private method.", field="method")
     return plan.resolve(num_examples)
 
 
-def plan_of(options: Mapping[str, Any]) -> Plan:
-    """Return the plan of options by name.
-
-    Raises:
-        SettingError: a name that no option has, with the right one.
-
-    >>> plan_of({"max_grad_norm": 1.0})
-    Traceback (most recent call last):
-    equidp.errors.SettingError: unknown option 'max_grad_norm'; write method=equidp.DPSGD(clipping_bound=...).
-    """
-    check_option_names(options, {each.name for each in fields(Plan)})
-    return Plan(**options)
-
-
 def check_option_names(
     options: Iterable[str], known: Collection[str], listed_in: str = "help(equidp.Plan)"
 ) -> None:
-    """Raise a SettingError that names the right one where an option is not among the known names."""
+    """Raise a SettingError that names the right one where an option is not among the known names.
+
+    >>> Plan(max_grad_norm=1.0)
+    Traceback (most recent call last):
+    equidp.errors.SettingError: unknown option 'max_grad_norm'; write method=equidp.DPSGD(clipping_bound=...).
+    """
     for name in options:
         if name not in known and name in _OTHER_NAMES:
             raise SettingError(f"unknown option {name!r}; write {_OTHER_NAMES[name]}.", field=name)
