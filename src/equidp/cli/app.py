@@ -40,9 +40,9 @@ from equidp.errors import EquidpError, SettingError
 from equidp.policies.table import AUTO, METHODS
 
 COMMANDS = {
-    "inspect": "Show what is in a table before it is used, and begin run.toml.",
+    "inspect": "Show what is wrong with a table, and begin run.toml.",
     "train": "Train one model privately and write its model card.",
-    "evaluate": "Show whether a run's model is any good, for whom not, and at what epsilon.",
+    "evaluate": "Show how good a run's model is for each group, and at what epsilon.",
     "verify": "Check the files of a run and its epsilon, or explain what the runs in a ledger spent.",
     "predict": "Predict the class of each row with a trained model.",
     "compare": "Train one model several ways and show what privacy cost each group.",
@@ -132,7 +132,7 @@ app = command_line(
     COMMANDS,
     "equidp.cli",
 )
-app.register_install_completion_command(help="Install completion for a shell, which never starts Python.")
+app.register_install_completion_command(help="Install shell completion, which never starts Python.")
 
 
 def check_methods(tokens: Sequence[str]) -> None:

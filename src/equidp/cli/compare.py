@@ -70,8 +70,8 @@ class ComparisonOptions:
     """Private method among --methods with which each other one is compared seed by seed: differences with
     intervals and corrected p values."""
     tune: int | None = None
-    """Number of settings to try for each method, plain SGD too, the same random ones for all; they are chosen
-    on a part held out of training. Settings that are given stay as they are."""
+    """Number of random settings to try for each method, the same for all, plain SGD too. The best is chosen
+    on a part held out of training. Settings that you give stay as they are."""
 
     def plan(
         self, run: RunFile, data: str | None, diagnosis: Diagnostics | None
@@ -113,7 +113,7 @@ class DiagnosisOptions:
     """Options of the diagnosis."""
 
     diagnose: bool = False
-    """Find out where the disparity comes from; reads raw training data."""
+    """Show where the disparity comes from; reads raw training data."""
     diagnose_every: Annotated[
         int | None, Parameter(help=f"Steps between diagnoses; default: {Diagnostics.every}.")
     ] = None

@@ -56,7 +56,7 @@ def evaluate_command(
 ) -> None:
     """Show the guarantee of a run, its metrics by group, and what privacy cost each group.
 
-    Groups of few people count in no metric, so that no difference between metrics is about them.
+    Groups of few people are left out of all metrics, so that no difference reveals them.
     Intervals treat the test examples as a sample.
     They do not show the variation between training runs.
     """

@@ -53,7 +53,7 @@ def inspect_command(
     table: options.TableOptions = options.TableOptions(),
     set_fields: options.Set = (),
 ) -> None:
-    """Show what is in a table before it is used, each with the line that settles it, and write run.toml.
+    """Show the problems of a table and the lines that solve them, and write run.toml.
 
     Reads the whole table without privacy, finds separator and charset, and prints no cell of a row.
     """

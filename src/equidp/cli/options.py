@@ -72,13 +72,15 @@ MethodToTrain = Annotated[
 ]
 Settings = Annotated[
     str,
-    Parameter(name="--settings", help=f"Start from. {_SETTINGS_HELP}.", choices=SETTINGS, group=TRAINING),
+    Parameter(
+        name="--settings", help=f"Settings to start from. {_SETTINGS_HELP}.", choices=SETTINGS, group=TRAINING
+    ),
 ]
 Jobs = Annotated[int | None, Parameter(help="Number of processes; default: one for each core.")]
 Device = Annotated[str, Parameter(help="cpu, cuda, cuda:1, mps; auto: a GPU if there is one.")]
 Metric = Annotated[
     MetricName,
-    Parameter(help=f"Judge by: {', '.join(METRICS)}.", group=PREDICT, show_choices=False),
+    Parameter(help=f"Metric: {', '.join(METRICS)}.", group=PREDICT, show_choices=False),
 ]
 JsonFile = Annotated[
     Path | None,
@@ -96,8 +98,8 @@ RunFolder = Annotated[Path, Parameter(help="A folder that equidp train made.")]
 TrustCode = Annotated[
     bool,
     Parameter(
-        help="Import code that the folder names as module:name. It can do anything, so only for folders of "
-        "people whom you trust."
+        help="Import code that the folder names as module:name. It can do anything: use it only if you trust "
+        "who made the folder."
     ),
 ]
 Rows = Annotated[
@@ -106,14 +108,14 @@ Rows = Annotated[
 ]
 Lacking = Annotated[
     tuple[str, ...],
-    Parameter(help="Columns that the table is meant to lack, or to hold nothing known of."),
+    Parameter(help="Columns that the table may lack, or have no known value in."),
 ]
 RowsSep = Annotated[
-    str | None, Parameter(name="--sep", help="Character between its columns; default: as of the run's table.")
+    str | None, Parameter(name="--sep", help="Character between its columns; default: as in the run's table.")
 ]
 RowsCharset = Annotated[
     str | None,
-    Parameter(name="--charset", help="Encoding of characters; default: as of the run's table."),
+    Parameter(name="--charset", help="Encoding of characters; default: as in the run's table."),
 ]
 Parameter(name="*", group=PREDICT)(DecisionOptions)
 
@@ -192,11 +194,11 @@ class InputOptions:
 
     features: Annotated[
         str | None,
-        Parameter(help=f"Of images, train on fixed features: {', '.join(FEATURES)}.", group=DATA),
+        Parameter(help=f"For images, fixed features to train on: {', '.join(FEATURES)}.", group=DATA),
     ] = None
     threshold: Annotated[
         float | str | None,
-        Parameter(help="Risk from which it is predicted, or base-rate.", group=PREDICT),
+        Parameter(help="Lowest risk at which it is predicted, or base-rate.", group=PREDICT),
     ] = None
 
 
@@ -206,7 +208,7 @@ class TargetOptions:
     """Privacy that the noise is calibrated to."""
 
     epsilon: Annotated[float | None, Parameter(group=PRIVACY)] = None
-    """Privacy to keep to: 1 is strong, 3 to 8 are common, above 7 promises little."""
+    """Target epsilon: 1 is strong, 3 to 8 are common, above 7 promises little."""
     risk: Annotated[Risk, Parameter(group=PRIVACY)] = ()
 
 

@@ -66,12 +66,12 @@ def train_command(
     plan: options.PlanOptions = options.PlanOptions(),
     ledger: options.LedgerOptions = options.LedgerOptions(),
     seed: Annotated[
-        int | None, Parameter(help="Of split and first weights; noise has none.", group=options.TRAINING)
+        int | None, Parameter(help="Seed of split and first weights; noise has none.", group=options.TRAINING)
     ] = None,
     device: Annotated[options.Device, Parameter(group=options.TRAINING)] = "cpu",
     reference: Annotated[
         bool,
-        Parameter(help="Of a table, say what models without privacy reach.", group=options.TRAINING),
+        Parameter(help="For a table, show what models without privacy reach.", group=options.TRAINING),
     ] = False,
     out: Annotated[
         Path | None,

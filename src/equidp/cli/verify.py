@@ -37,8 +37,8 @@ def verify_command(
 ) -> None:
     """Check a finished run: checksums, ledger, epsilon by dp_accounting alone, and the kernel's code.
 
-    It loads no code and no weights of the folder. The exit code is 1 if a check fails. Of a ledger it prints
-    what each run spent, what that adds up to, and the line of dp_accounting that gives the same.
+    It loads no code and no weights from the folder. The exit code is 1 if a check fails.
+    For a ledger, it prints what each run spent and the total, with dp_accounting's line for it.
     """
     check_outputs({"--json": json_file}, run)
     if run.is_file():
