@@ -81,15 +81,3 @@ def test_a_base_rate_is_counted_privately_paid_for_and_kept_as_the_runs_threshol
     assert content["threshold"] == pytest.approx(counts["yes"] / sum(counts.values()))
     assert 0 < content["threshold"] < 0.3
     assert content["epsilon"] <= 3
-
-
-@pytest.mark.soak
-def test_training_refuses_a_metric_or_class_that_the_data_lacks_before_it_spends(run, place):
-    for options, message in (
-        (("--positive", "ill"), "positive class 'ill'"),
-        (("--metric", "aucc"), "Did you mean 'auc'"),
-    ):
-        code, _, err = run(*TRAIN, "--noise-multiplier", "2", "--out", "refused", *options)
-        assert code == 2
-        assert message in " ".join(err.split())
-        assert not (place / "refused").exists()

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from equidp.data import Recipe
 from support.command import QUICK, equidp_here as equidp
 
 NOISE = ("--noise-multiplier", "2", "--epochs", "1", *QUICK)
@@ -88,20 +87,3 @@ def test_one_recipe_leads_from_the_raw_file_to_predictions_for_new_ones(inspecte
     assert "weiblich" in evaluated.stdout
     kept = json.loads((folder / "run" / "private" / "config.json").read_text())["config"]["data"]["recipe"]
     assert kept["charset"] == "cp1252"
-
-
-@pytest.mark.soak
-def test_a_column_of_people_is_in_the_recipe_with_a_public_number_of_rows(tmp_path, command):
-    """Whatever the table holds, the number is the same; --rows-per-person gives another."""
-    table = pd.DataFrame({"age": range(90), "sex": ["F", "M"] * 45, "ill": ["yes", "no", "no"] * 30})
-    table.assign(who=[f"p{row // 6}" for row in range(90)]).to_csv(tmp_path / "visits.csv", index=False)
-    asked = ("inspect", "visits.csv", "--target", "ill", "--group", "sex", "--person", "who")
-    assert command(*asked, "--out", "run.toml", cwd=tmp_path)[0] == 0
-    recipe = Recipe.read(tmp_path / "run.toml")
-    assert (recipe.person, recipe.rows_per_person) == ("who", 4)
-    assert "who" not in recipe.drop
-    assert command(*asked, "--rows-per-person", "2", "--out", "two.toml", cwd=tmp_path)[0] == 0
-    assert Recipe.read(tmp_path / "two.toml").rows_per_person == 2
-    code, _, error = command(*asked[:-1], "whom", cwd=tmp_path)
-    assert code == 2
-    assert "'who'" in error

@@ -5,55 +5,10 @@ from __future__ import annotations
 import pytest
 
 from equidp.cli.app import app
-from equidp.cli.options import given_fields
-from equidp.cli.settings import parse_set, read_run
-from equidp.data import Recipe
+from equidp.cli.settings import parse_set
 from equidp.errors import SettingError
 from support.command import people  # noqa: F401 -- a fixture
 from support.errors import raises_field
-
-TABLE = "--target income --group sex,job --drop id --missing category"
-ONCE = {
-    "train": f"people.csv --out run {TABLE} --learning-rate 0.1 --epsilon 3 --dry-run"
-    " --set column.age.range=[0,100] --set table.test_share=0.3 --set table.na=-999 --set table.sep=;"
-    " --set training.smoothing=0.9",
-    "compare": f"--data people.csv {TABLE} --methods sgd,dpsgd --epsilon 1,3"
-    " --diagnose --diagnose-groups a,b",
-}
-
-
-def parsed(line: str) -> dict:
-    _, bound, _ = app.parse_args(line.split(), print_error=False, exit_on_error=False)
-    return bound.arguments
-
-
-def test_values_arrive_as_they_were_typed():
-    given = parsed(f"train {ONCE['train']}")
-    assert given["table"].group == ("sex", "job")
-    assert given_fields(given["table"]) == {
-        "target": "income",
-        "group": ("sex", "job"),
-        "drop": ("id",),
-        "missing": "category",
-    }
-    assert read_run(None, given["set_fields"], given_fields(given["table"])).recipe == Recipe(
-        target="income",
-        group=("sex", "job"),
-        drop=("id",),
-        missing="category",
-        test_share=0.3,
-        na="-999",
-        sep=";",
-        columns={"age": {"range": (0, 100)}},
-    )
-    assert given["plan"].learning_rate == 0.1
-    assert "training.smoothing=0.9" in given["set_fields"]
-    assert given_fields(given["target"]) == {"epsilon": 3.0}
-    given = parsed(f"compare {ONCE['compare']}")
-    assert given["wanted"].epsilons == (1.0, 3.0)
-    assert given["wanted"].methods == ("sgd", "dpsgd")
-    assert given["diagnosis"].plan().groups == ("a", "b")
-
 
 TRAIN = "train people.csv --target income --group sex --epsilon 3 --dry-run"
 COMPARE = "compare people.csv --target income --group sex"

@@ -185,6 +185,8 @@ def test_a_ledger_is_shared_and_its_limit_kept(run, people):
             ("train", *TABLE, *PLAN, "--out", "run", "--ledger", "people.csv"),
             "would be lost; choose another place",
         ),
+        (("train", *TABLE, *PLAN, "--positive", "rich", "--out", "run"), "positive class 'rich'"),
+        (("train", *TABLE, *PLAN, "--metric", "aucc", "--out", "run"), "Did you mean 'auc'"),
         (
             ("train", *TABLE, *INDIVIDUAL, "--set", "privacy.release_epsilon=3", "--out", "run"),
             "leaves nothing",
@@ -259,16 +261,6 @@ def test_a_ledger_that_releases_may_be_charged_to_is_named_where_they_stop(run, 
     assert (code, f"equidp verify {people / 'people.ledger'}" in err) == (130, True), err
     assert not (people / "run").exists()
     assert Ledger.read(people / "people.ledger").entries()
-
-
-@pytest.mark.soak
-def test_a_limit_holds_a_plan_with_its_release_or_neither(run, people):
-    """The release alone would fit, and the steps alone."""
-    command = ("train", *TABLE, *INDIVIDUAL, "--set", "privacy.release_epsilon=2.5", "--out", "run")
-    code, out, err = run(*command, "--ledger", "b", "--ledger-epsilon", "2.9", "--ledger-delta", "1e-4")
-    assert (code, out) == (2, "")
-    assert "does not fit the ledger's limit" in err
-    assert files(people) == ["people.csv"]
 
 
 @pytest.mark.soak
