@@ -99,22 +99,6 @@ def test_a_trend_rises_by_equal_steps_with_the_finest_intervals(numbers, flagged
         assert (trend[:-1] ** 2).mean() == pytest.approx(1)
 
 
-@pytest.mark.soak
-@pytest.mark.filterwarnings("ignore::equidp.errors.DataWarning")
-@settings(deadline=None, max_examples=30)
-@given(NUMBERS, TEXTS, st.integers(0, 99))
-def test_released_edges_are_finite_and_rise_and_rows_are_not_long(numbers, texts, seed):
-    table = table_of(numbers, texts)
-    encoder = released(table, seed=seed)
-    column = encoder.columns[0]
-    for edges in column.edges:
-        assert all(map(math.isfinite, edges))
-        assert list(edges) == sorted(set(edges))
-    assert len(column.edges[-1]) < CUT.intervals[-1]
-    assert encoder.examples == len(table)
-    assert (encoder.encode(table).double().norm(dim=1) < math.sqrt(3)).all()
-
-
 @given(NUMBERS, st.floats(-1e18, 1e18))
 def test_each_number_is_in_one_interval_of_each_resolution_between_its_edges(numbers, new):
     column = cut_at_quantiles(numbers, True)

@@ -78,6 +78,7 @@ def test_changes_win_over_the_recipe_and_add_to_it():
         ({"charset": "latin-9000"}, "charset"),
         ({"columns": {"a": {"range": [1]}}}, "range"),
         ({"missing": "drop"}, "missing"),
+        ({"rows_per_person": 3}, "rows_per_person"),
     ],
 )
 def test_what_cannot_be_is_refused_when_a_recipe_is_made(plain, field):

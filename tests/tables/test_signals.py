@@ -11,7 +11,6 @@ from equidp.tables.inspect import inspect_table
 from equidp.tables.recipe import Recipe
 from equidp.tables.signals import rank_signals
 
-SEEDS = range(2)
 RECIPE = Recipe(target="readmitted", group=("sex",))
 
 
@@ -50,20 +49,18 @@ def patients(seed: int, rows: int = 4000, share: float = 0.1) -> pd.DataFrame:
     )
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("rows", "share"), [(4000, 0.1), (1000, 0.05), (600, 0.4)])
-def test_leaks_are_named_and_honest_columns_are_not(seed, rows, share):
+def test_leaks_are_named_and_honest_columns_are_not(rows, share):
     """Honest columns of AUC 0.8 have at most 0.9 here but by a deviation of 3 and more."""
-    ranked = rank_signals(patients(seed, rows, share), RECIPE)
+    ranked = rank_signals(patients(0, rows, share), RECIPE)
     assert [each.auc for each in ranked] == sorted((each.auc for each in ranked), reverse=True)
     suspicious = {each.column for each in ranked if each.suspicious}
     assert suspicious == {name for name in patients(0, 20) if name.startswith("late")}
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_values_of_one_person_are_no_signal_of_their_other_rows(seed):
+def test_the_values_of_one_person_are_no_signal_of_their_other_rows():
     """A column that names people tells nothing of people that it was not seen for."""
-    draw = np.random.default_rng(seed)
+    draw = np.random.default_rng(0)
     ill = np.repeat(draw.random(500) < 0.3, 5)
     table = pd.DataFrame({"ill": ill.astype(str), "who": np.repeat(np.arange(500), 5).astype(str)})
     table["born"] = np.char.add("d", table["who"].astype(str))
@@ -77,9 +74,8 @@ def test_a_class_of_few_rows_is_not_judged_by():
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", [0])
-def test_inspect_ranks_columns_and_asks_of_leaks_whether_they_are_known_before(tmp_path, seed):
-    patients(seed).to_csv(tmp_path / "p.csv", index=False)
+def test_inspect_ranks_columns_and_asks_of_leaks_whether_they_are_known_before(tmp_path):
+    patients(0).to_csv(tmp_path / "p.csv", index=False)
     report = inspect_table(tmp_path / "p.csv", RECIPE)
     late = {name for name in patients(0, 20) if name.startswith("late")}
     assert {each.column for each in report.signals if each.suspicious} == late
