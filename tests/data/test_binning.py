@@ -1,7 +1,5 @@
 """Binnings of columns as an option of a source: given, trained on and predicted by."""
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +7,6 @@ import torch
 
 import equidp
 from equidp.data import Recipe, open_source
-from equidp.data.census import Census, Preparation
 from equidp.data.table import split_and_encode, with_private_noise
 from equidp.errors import SettingError
 from equidp.evaluation.effects import column_effects
@@ -17,7 +14,6 @@ from equidp.runs.begin import begin, prepare as prepare_run
 from equidp.runs.config import RunData, TrainConfig
 from equidp.runs.saved import open_run
 from equidp.runs.train import train
-from equidp.tables.encode import Intervals, TableEncoder
 from support.errors import raises_field
 
 ROLES = {"target": "income", "group": "sex", "missing": "category"}
@@ -40,19 +36,6 @@ def opened(path, binning=None):
     return open_source(str(path), **ROLES, binning=binning)
 
 
-def test_a_source_encodes_its_columns_as_it_was_given(path):
-    split, encoder = split_and_encode(opened(path, "cut:8"), 0)
-    assert isinstance(encoder.columns[0], Intervals)
-    assert split.train.inputs.shape[1] == encoder.width
-    squares = split.test.inputs.double().norm(dim=1) ** 2
-    assert encoder.examples == len(split.train)
-    assert (squares < 3).all()
-    assert squares.mean().item() == pytest.approx(1, abs=0.1)
-    standard = opened(path, "standard").split(0).train.inputs
-    assert torch.equal(standard, opened(path).split(0).train.inputs)
-    assert any("edges" in note for note in split.notes)
-
-
 def test_weights_of_blocks_suit_the_number_of_people_where_they_have_several_rows(path, tmp_path):
     table = pd.read_csv(path)
     table.assign(id=np.arange(600) // 3).to_csv(tmp_path / "visits.csv", index=False)
@@ -61,15 +44,6 @@ def test_weights_of_blocks_suit_the_number_of_people_where_they_have_several_row
     split, encoder = split_and_encode(source, 0)
     assert encoder.examples == len(split.train) < 200
     assert split_and_encode(with_private_noise(source, 0.5), 0)[1].examples == len(split.train)
-
-
-@pytest.mark.soak
-def test_private_edges_are_the_seed_s_and_said_to_be_private(path):
-    source = with_private_noise(opened(path, "cut"), 0.5)
-    split, encoder = split_and_encode(source, 0)
-    assert encoder.private
-    assert encoder == split_and_encode(source, 0)[1]
-    assert not any("edges" in note for note in split.notes)
 
 
 def test_an_encoding_is_for_tables(path):
@@ -112,14 +86,3 @@ def test_groups_are_inputs_on_request(path):
     assert torch.equal(ours, split.test.groups)
     assert any("sex" in note and "inputs" in note for note in split.notes)
     assert "sex" not in {column.name for column in split_and_encode(opened(path), 0)[1].columns}
-
-
-def test_edges_and_ranges_of_a_census_come_from_rows_and_its_codes_do_not():
-    rows = pd.DataFrame({"age": np.arange(80) % 60, "sex": ["0", "1"] * 40, "high": ["0"] * 40 + ["1"] * 40})
-    codes = Preparation(("age",), {"sex": ("0", "1")}, ("high", "1"), ("sex", "1"), ("no", "yes"), "made up")
-    for binning in (None, "cut:4"):
-        census = Census("made up", codes, lambda: rows.astype(str), binning=binning)
-        encoder = split_and_encode(census, 0)[1]
-        assert "age" in encoder.notes()[0]
-        assert TableEncoder.from_json(encoder.to_json()) == encoder
-        assert not replace(encoder, columns=encoder.columns[1:]).notes()

@@ -14,7 +14,7 @@ import equidp
 from equidp.data import open_source
 from equidp.data.cache import image_store
 from equidp.data.efficientnet import efficientnet_lite0, prepare_images
-from equidp.data.features import FEATURES, NETWORK, WithFeatures
+from equidp.data.features import FEATURES, NETWORK
 from equidp.errors import SettingError
 from support.errors import raises_field
 
@@ -123,14 +123,6 @@ def test_unknown_names_and_tables_are_refused(tmp_path):
         open_source("adult", features="scattering")
     with raises_field(SettingError, "features"):
         open_source(str(table), features="scattering", target="ill", group="sex")
-
-
-def test_features_of_the_network_have_norm_1_and_differ_by_image():
-    pytest.importorskip("efficientnet_lite_pytorch")
-    found = WithFeatures(Images(), f"{NETWORK}@32").split(0).train
-    assert found.one_tensor.shape == (4, 1280)
-    assert torch.allclose(found.one_tensor.norm(dim=1), torch.ones(4), atol=1e-5)
-    assert (found.one_tensor @ found.one_tensor.T).fill_diagonal_(0).max() < 0.999
 
 
 def test_folded_batch_normalisation_changes_no_activation():

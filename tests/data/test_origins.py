@@ -53,13 +53,6 @@ def test_a_download_with_another_checksum_is_refused_and_not_kept(remote, tmp_pa
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
 
 
-@pytest.mark.soak
-def test_a_damaged_cache_is_downloaded_again(remote, tmp_path):
-    remote.content()
-    (tmp_path / "cache" / "toy" / "labels.gz").write_bytes(b"damaged")
-    assert remote.content() == CONTENT
-
-
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/labels.gz", "{}-missing"])
 def test_no_server_and_no_file_name_the_way_out(remote, url):
     with raises_field(DataError, "url", WAY_OUT):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from equidp.data import census, open_source
+from equidp.data import open_source
 from equidp.errors import SettingError
 from support.errors import raises_field
 
@@ -58,19 +58,6 @@ def test_esipovas_dutch_is_binary_throughout_with_sex_among_the_inputs(real_data
     assert set(split.train.inputs.unique().tolist()) == {0.0, 1.0}
     assert torch.equal(split.train.inputs[:, -1].long(), split.train.groups)
     assert split.notes == ()
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize(
-    ("rows", "lists"),
-    [(census._adult_rows, census._ADULT_CODES), (census._dutch_rows, census._DUTCH_CODES)],
-    ids=["adult", "dutch"],
-)
-def test_lists_of_codes_are_what_the_data_use(rows, lists, real_data):
-    table = rows()
-    for column, codes in lists.items():
-        assert len(set(codes)) == len(codes)
-        assert set(codes) == set(table[column])
 
 
 @pytest.mark.soak
