@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from dataclasses import replace
@@ -10,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from equidp.errors import BudgetError, CheckpointError, DataError
-from equidp.runs.folder import CONFIG, MODEL, RunFolder, check_sums
+from equidp.runs.folder import CONFIG, MODEL, RunFolder
 from equidp.runs.train import train
 from support.errors import raises_field
 
@@ -31,24 +30,6 @@ def test_a_finished_run_has_these_files(finished):
     assert [name for name in names if not name.startswith("checkpoint-")] == [
         "SHA256SUMS", "config.json", "ledger", "preprocessing.json", "record.parquet",
     ]  # fmt: skip
-
-
-def test_before_it_is_finished_nothing_is_for_sharing(begun):
-    assert files(begun) == ["private"]
-    assert not RunFolder(begun).is_finished
-
-
-@pytest.mark.parametrize("part", ["share", "private"])
-def test_the_checksums_are_those_of_the_files(finished, part):
-    place = finished.folder / part
-    listed = {
-        name: digest for digest, name in map(str.split, (place / "SHA256SUMS").read_text().splitlines())
-    }
-    others = {"SHA256SUMS", "ledger"}
-    assert set(listed) == {name for name in files(place) if name[:10] != "checkpoint"} - others
-    for name, digest in listed.items():
-        assert hashlib.sha256((place / name).read_bytes()).hexdigest() == digest
-    check_sums(place)
 
 
 def test_a_folder_without_a_run_that_this_version_reads_is_refused(finished, tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from io import StringIO
 
@@ -10,7 +9,6 @@ import pandas as pd
 import pytest
 
 import equidp
-from equidp.cli.account import account_command
 from equidp.errors import DataError, DataWarning, SettingError
 from equidp.runs.folder import RunFolder
 from support.command import equidp_here, people
@@ -125,16 +123,6 @@ def test_a_run_is_verified_and_opened_by_its_folder(run):
             equidp.open_run(run.folder)
     finally:
         path.write_text(text)
-
-
-def test_an_account_is_that_of_the_command_line(capsys):
-    plan = {"batch_size": 256, "epochs": 20, "epsilon": 3.0, "method": "dpsgd-f"}
-    typed = ("--batch-size", "256", "--epochs", "20", "--epsilon", "3", "--method", "dpsgd-f")
-    done = equidp_here("account", "--examples", "36177", *typed, cwd=".")
-    resolved = equidp.account(36177, **plan)
-    assert f"noise multiplier {resolved.noise_multiplier:.4f}"[:-1] in done.stdout
-    assert f"{resolved.steps:,} steps" in done.stdout
-    assert inspect.signature(account_command).parameters.keys() == {"planned", "rows_per_person"}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ import pytest
 from equidp.errors import DataError, EquidpError
 from equidp.runs.folder import CONFIG, RUN, SUMS, compare_sums, write_sums
 from equidp.runs.saved import open_run
-from support.errors import raises_field
 
 pytestmark = pytest.mark.soak
 EVIL = """
@@ -79,16 +78,6 @@ def test_a_folder_that_names_code_of_its_own_runs_none(finished, evil, command, 
     command("verify", "received", cwd=evil)
     assert not (evil / "ran").exists()
     assert "evil" not in sys.modules
-
-
-def test_what_is_refused_says_how_to_trust_it(finished, evil, command):
-    place = received(finished.folder, evil / "received", "model", forged=False)
-    with raises_field(DataError, "trust_code", "code of its own, evil:make; expected a part of equidp"):
-        open_run(place)
-    code, _, err = command("predict", "received", "people.csv", cwd=evil)
-    assert code == 2
-    assert "evil:make" in err
-    assert "add --trust-code" in err
 
 
 @pytest.mark.parametrize("part", sorted(TRUSTED))

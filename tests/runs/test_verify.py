@@ -13,21 +13,14 @@ from dataclasses import asdict, replace
 import pytest
 
 from equidp._provenance import kernel_digest
-from equidp.data import Recipe
 from equidp.errors import DataError
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.event import Event, Share
 from equidp.runs import recompute
-from equidp.runs.begin import begin, prepare
-from equidp.runs.config import RunData, TrainConfig
 from equidp.runs.folder import CARD, CONFIG, ENCODER, LEDGER, MODEL, PAGE, RUN, SUMS, file_digest, write_sums
 from equidp.runs.recompute import recompute_epsilon
-from equidp.runs.releases import CountsRelease
-from equidp.runs.train import train
 from equidp.runs.verify import CHECKS, verify
-from equidp.training.plan import Plan
 from support.errors import raises_field
-from support.toy import save_patients
 
 STEP = Event(0.05, 1.5)
 GROUPED = Event(
@@ -68,26 +61,6 @@ def test_where_transforms_lose_digits_renyi_alone_is_recomputed(steps, delta):
     """Privacy losses would say less than Renyi's bound there, and less than epsilon may be."""
     found = recompute_epsilon([(asdict(Event(0.01, 1.0)), steps)], delta)
     assert found == pytest.approx(epsilon([(Event(0.01, 1.0), steps)], delta, "rdp"), rel=1e-9)
-
-
-@pytest.mark.parametrize("event", [STEP, GROUPED, Event(1.0, 12.0, name="counts")])
-def test_an_event_is_read_from_its_record(event):
-    assert Event.of_record(json.loads(json.dumps(asdict(event)))) == event
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize(
-    "options", [{"epsilon_by_group": {"F": 1.0, "*": 3.0}}, {"releases": (CountsRelease(0.1),)}]
-)
-def test_runs_with_shares_and_releases_pass_every_check(options, tmp_path):
-    recipe = Recipe(target="ill", group=("sex",), columns={"age": {"range": (0, 100)}})
-    plan = Plan(batch_size=100, epochs=2, delta=1e-4, **options)
-    data = RunData(str(save_patients(tmp_path, ill_above=52)), recipe)
-    config = TrainConfig(data, plan.with_changes(method="dpsgd", epsilon=3.0, accountant="rdp"))
-    place = tmp_path / "run"
-    run, _ = train(place, prepared=begin(prepare(config), place))
-    assert any(event.shares or event.name != "step" for event, _ in run.entries)
-    assert failed(place) == set()
 
 
 def results(folder) -> dict[str, bool | None]:
@@ -258,14 +231,6 @@ def test_the_script_runs_without_equidp(finished, tmp_path):
     spent = epsilon(finished.run.entries, 1e-6)
     assert math.isclose(float(done.stdout.split()[1]), spent, rel_tol=1e-3)
     assert done.stdout.endswith("at delta 1e-06\n")
-
-
-@pytest.mark.soak
-def test_many_groups_are_recomputed_by_the_costliest_of_them():
-    shares = [Share(str(each), 0.2 if each % 2 else 0.1, 0.5) for each in range(70)]
-    event = Event(0.2, 1.5, shares=tuple(shares))
-    found = recompute_epsilon([(asdict(event), 20)], 1e-5)
-    assert found == pytest.approx(epsilon([(event, 20)], 1e-5, "pld"), rel=2e-3)
 
 
 def test_a_number_of_times_below_0_is_not_recomputed():

@@ -15,7 +15,7 @@ from equidp.ledger.ledger import Ledger
 from equidp.runs.begin import begin, prepare
 from equidp.runs.config import RunData, TrainConfig
 from equidp.runs.folder import CARD, LEDGER, RunFolder
-from equidp.runs.releases import CountsRelease, PreprocessingRelease
+from equidp.runs.releases import CountsRelease
 from equidp.runs.saved import open_run
 from equidp.runs.train import train
 from support.errors import raises_field
@@ -70,20 +70,6 @@ def test_balanced_weights_follow_from_counts_that_epsilon_pays_for(config, tmp_p
     assert 2.99 < epsilon(entries, DELTA, "rdp") <= 3.0
     assert "1 release of class counts | sample rate 1" in (tmp_path / "run" / "share" / CARD).read_text()
     assert open_run(tmp_path / "run").class_counts == counts
-
-
-@pytest.mark.soak
-def test_releases_of_equal_cost_are_paid_for_twice(config, tmp_path):
-    begin(
-        prepare(config(plan=plan_with(PreprocessingRelease(0.1), CountsRelease(0.1, balanced=True)))),
-        tmp_path / "run",
-    )
-    train(tmp_path / "run")
-    entries = Ledger.read(tmp_path / "run" / "private" / LEDGER).entries()
-    assert set(entries[:2]) == {(COUNTS, 1), (paid_for("preprocessing", 0.1 * 3.0, DELTA), 1)}
-    assert epsilon(entries, DELTA, "rdp") <= 3.0
-    card = (tmp_path / "run" / "share" / CARD).read_text()
-    assert [f"1 release of {name} |" in card for name in ("preprocessing", "class counts")] == [True, True]
 
 
 def test_weights_are_balanced_by_counts_alone_for_a_share_of_epsilon(config):

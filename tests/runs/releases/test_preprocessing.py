@@ -128,13 +128,6 @@ def test_a_limit_that_does_not_hold_it_is_told_before_anything_is_drawn(config, 
 
 
 @pytest.mark.soak
-def test_a_ledger_of_the_data_pays_for_preprocessing_and_steps_once(config, shared, tmp_path):
-    begin(prepare(config(ledger=shared)), tmp_path / "run")
-    train(tmp_path / "run")
-    assert Ledger.read(tmp_path / "shared").entries() == open_run(tmp_path / "run").run.entries
-
-
-@pytest.mark.soak
 def test_rehearsals_read_no_rows_and_spend_nothing(config, shared, tmp_path):
     prepared = prepare(config(ledger=shared))
     assert isinstance(prepared.encoder, TableEncoder)
