@@ -170,15 +170,6 @@ def test_a_run_is_taken_from_disk_only_for_equal_data_and_settings():
 
 
 @pytest.mark.soak
-def test_several_epsilons_are_each_met_and_the_baseline_runs_once(tmp_path):
-    comparison = compared(tmp_path, epsilon=[1.0, 4.0], seeds=1)
-    epsilons = comparison.results.groupby(["method", "setting"])["epsilon"].max()
-    assert 0.95 < epsilons[("naive", "epsilon=1")] <= 1.0
-    assert 3.8 < epsilons[("dpsgd", "epsilon=4")] <= 4.0
-    assert list(epsilons["sgd"].index) == [""]
-
-
-@pytest.mark.soak
 @pytest.mark.usefixtures("no_plots")
 def test_epsilons_of_single_examples_are_recorded_for_private_runs_and_must_not_be_shared(tmp_path):
     comparison = compared(tmp_path, methods=["dpsgd-f"], callbacks=[cells.ExampleEpsilons()])

@@ -12,7 +12,7 @@ from equidp.comparison import cells
 from equidp.comparison.compare import check_metric
 from equidp.data import open_source
 from equidp.data.dataset import ALL
-from equidp.errors import CacheWarning, SettingError
+from equidp.errors import SettingError
 from equidp.evaluation.metrics import METRICS
 from equidp.evaluation.predictions import Decision
 from equidp.report.comparison import render
@@ -107,18 +107,6 @@ def test_a_threshold_is_refused_before_anything_is_trained_where_it_cannot_be(as
         with raises_field(SettingError, field):
             equidp.compare(**given)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("damage", ["gone", "cut"])
-def test_a_run_whose_answers_are_gone_or_damaged_is_trained_again(asked, comparison, damage):
-    path = next(iter(asked["directory"].rglob("*.npy")))
-    kept = path.read_bytes()
-    path.unlink() if damage == "gone" else path.write_bytes(kept[:100])
-    with pytest.warns(CacheWarning):
-        again = equidp.compare(**asked)
-    pd.testing.assert_frame_equal(again.results, comparison.results)
-    assert kept in [each.read_bytes() for each in asked["directory"].rglob("*.npy")]
 
 
 def test_a_metric_that_cannot_compare_the_groups_is_refused_before_anything_is_trained(asked, tmp_path):

@@ -44,50 +44,32 @@ def recommended(table: pd.DataFrame, metric: str = "accuracy") -> tuple[Recommen
     return recommend_methods(costs, found, 0.05)
 
 
-def test_of_methods_that_are_as_accurate_the_one_with_the_smallest_gap_is_taken():
-    (found,) = recommended(results({"dpsgd": (0.85, 0.10), "fair": (0.849, 0.02), "poor": (0.70, 0.0)}))
-    assert (found.method, found.sure, found.alike) == ("fair", True, ())
-    assert (found.chosen.value, found.chosen.gap) == (
-        pytest.approx(0.851, abs=1e-3),
-        pytest.approx(0.02, abs=1e-3),
-    )
-    assert [(each.label, round(each.behind, 3)) for each in found.worse] == [("poor", 0.152)]
-    assert [(each.label, round(each.gap, 3)) for each in found.wider] == [("dpsgd", 0.1)]
+PLAIN, FAIR, POOR = {"dpsgd": (0.85, 0.10)}, {"fair": (0.849, 0.02)}, {"poor": (0.70, 0.0)}
+EXACT, VARY = {"noise": 0.0}, {"noise": 0.06, "seeds": 3}
+CASES = {
+    "the smallest gap of those as accurate": (
+        PLAIN | FAIR | POOR,
+        {},
+        "fair",
+        {"worse": "poor", "wider": "dpsgd"},
+    ),
+    "a negligible difference": ({"dpsgd": (0.853, 0.10)} | FAIR, EXACT, "fair", {"wider": "dpsgd"}),
+    "more than negligible": ({"dpsgd": (0.86, 0.10)} | FAIR, EXACT, "dpsgd", {"worse": "fair"}),
+    "an unclear gap": (PLAIN | {"mine": (0.83, 0.09)}, {"noise": 0.02}, "", {"alike": "mine dpsgd"}),
+    "beyond the tolerance": ({"dpsgd": (0.85, 0.05)} | POOR, VARY, "dpsgd", {"far_behind": "poor"}),
+    "a constant answer": (PLAIN | FAIR, {"useless": {"fair"}}, "dpsgd", {}),
+    "none useful": (PLAIN, {"useless": {"dpsgd"}}, "", {}),
+    "one seed": (PLAIN | FAIR, {"seeds": 1}, "", {}),
+}
 
 
-def test_a_difference_that_matters_to_nobody_decides_nothing():
-    (found,) = recommended(results({"dpsgd": (0.853, 0.10), "fair": (0.85, 0.02)}, noise=0.0))
-    assert found.method == "fair"
-    (found,) = recommended(results({"dpsgd": (0.86, 0.10), "fair": (0.85, 0.02)}, noise=0.0))
-    assert found.method == "dpsgd"
-
-
-def test_nothing_is_taken_for_a_smaller_gap_that_is_not_clear_beside_less_accuracy():
-    """Trial 4: "take mine" beside p = 1.000 and 2 points less accuracy."""
-    (found,) = recommended(results({"dpsgd": (0.85, 0.10), "mine": (0.83, 0.09)}, noise=0.02))
-    assert (found.method, found.chosen, found.sure) == ("", None, False)
-    assert [each.label for each in found.alike] == ["mine", "dpsgd"]
-
-
-def test_a_method_that_loses_more_than_the_tolerance_is_not_taken_because_its_figures_vary():
-    table = results({"dpsgd": (0.85, 0.05), "wild": (0.70, 0.0)}, seeds=3, noise=0.06)
-    (found,) = recommended(table)
-    assert found.method == "dpsgd"
-    assert not found.sure
-    assert [each.label for each in found.far_behind] == ["wild"]
-
-
-def test_a_model_no_better_than_a_constant_answer_is_never_recommended():
-    (found,) = recommended(results({"dpsgd": (0.85, 0.10), "silent": (0.85, 0.0)}, useless={"silent"}))
-    assert found.method == "dpsgd"
-    assert found.uninformative == ("silent",)
-    (none,) = recommended(results({"dpsgd": (0.85, 0.1)}, useless={"dpsgd"}))
-    assert (none.method, none.sure, none.chosen) == ("", False, None)
-
-
-def test_one_seed_supports_no_recommendation():
-    (found,) = recommended(results({"dpsgd": (0.85, 0.10), "fair": (0.85, 0.0)}, seeds=1))
-    assert (found.method, found.chosen, found.seeds) == ("", None, 1)
+@pytest.mark.parametrize(("methods", "how", "taken", "others"), CASES.values(), ids=CASES)
+def test_what_is_taken_and_how_others_stand(methods, how, taken, others):
+    (found,) = recommended(results(methods, **how))
+    assert (found.method, found.chosen is None) == (taken, not taken)
+    assert found.sure == (taken != "" and "far_behind" not in others)
+    for name in ("worse", "wider", "alike", "far_behind"):
+        assert " ".join(each.label for each in getattr(found, name)) == others.get(name, "")
 
 
 def test_each_epsilon_has_its_own():

@@ -175,28 +175,23 @@ def test_final_runs_have_other_seeds_and_are_not_trained_again(finished, monkeyp
     assert again.tuning.settings == comparison.tuning.settings
 
 
-MOMENTS = {
-    "a run begins": (cells, "train_cell"),
-    "a part of its results is written": (store, "_write_part"),
-    "its results are complete, and not yet in their place": (store.Store, "_write"),
-    "its results are kept": (cells.CellResult, "keep"),
-}
-"""Moment -> function that is called then."""
+KILLED = 4
+"""Number of the run whose results are complete, and not yet in their place, when the process is killed."""
 
 
-def kill_over_and_over(folder: Path, log: Path, kills: list[tuple[str, int]]) -> list[int]:
-    """Compare in one process after the other, each killed at its moment; return how they ended."""
+def kill_and_go_on(folder: Path, log: Path) -> list[int]:
+    """Compare in a process that is killed, and in another one; return how they ended."""
     ended = []
-    for moment, count in kills:
+    for killed in (True, False):
         if not (child := os.fork()):
-            compare_until_killed(folder, log, moment, count)
+            compare_until_killed(folder, log, killed=killed)
             os._exit(0)
         ended.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     return ended
 
 
-def compare_until_killed(folder: Path, log: Path, moment: str, count: int) -> None:
-    """Compare in a process that kills itself at the count-th call of a moment; "" for none."""
+def compare_until_killed(folder: Path, log: Path, *, killed: bool) -> None:
+    """Compare, and write down what is trained and kept."""
 
     def write_down(word: str, key: str) -> None:
         with log.open("a") as file:
@@ -213,29 +208,26 @@ def compare_until_killed(folder: Path, log: Path, moment: str, count: int) -> No
         write_down("kept", key)
 
     cells.train_cell, cells.CellResult.keep = train_and_log, keep_and_log
-    if moment:
-        owner, name = MOMENTS[moment]
-        function, calls = getattr(owner, name), itertools.count(1)
+    if killed:
+        write, calls = store.Store._write, itertools.count(1)
 
         def kill(*arguments, **named):
-            if next(calls) == count:
+            if next(calls) == KILLED:
                 os.kill(os.getpid(), signal.SIGKILL)
-            return function(*arguments, **named)
+            return write(*arguments, **named)
 
-        setattr(owner, name, kill)
+        store.Store._write = kill
     compared(folder)
 
 
 @pytest.mark.soak
 def test_a_search_that_is_killed_loses_no_results_that_were_kept(tmp_path, finished):
-    """Four kills at the moments of a run, the last of them in the final runs or late in the search."""
     _, whole = finished
     folder, log = tmp_path / "runs", tmp_path / "log"
-    kills = list(zip((*MOMENTS, ""), (3, 4, 5, 6, 0), strict=True))
     # A fresh process: one whose autograd has threads cannot be forked.
     with ProcessPoolExecutor(1, get_context("spawn"), round_privacy_losses, (COARSE_BINS,)) as pool:
-        ended = pool.submit(kill_over_and_over, folder, log, kills).result()
-    assert ended == [-signal.SIGKILL] * 4 + [0]
+        ended = pool.submit(kill_and_go_on, folder, log).result()
+    assert ended == [-signal.SIGKILL, 0]
     kept: set[str] = set()
     trained = []
     for word, key in (line.split() for line in log.read_text().splitlines()):
@@ -244,7 +236,7 @@ def test_a_search_that_is_killed_loses_no_results_that_were_kept(tmp_path, finis
         else:
             assert key not in kept
             trained.append(key)
-    assert len(trained) - len(set(trained)) <= 4  # the runs that were killed before they were kept
+    assert len(trained) - len(set(trained)) == 1  # the run that was killed before it was kept
     again = compared(folder)
     pd.testing.assert_frame_equal(again.results, whole.results)
     assert again.tuning.settings == whole.tuning.settings
