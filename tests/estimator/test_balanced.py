@@ -10,7 +10,7 @@ import torch
 
 import equidp
 from equidp.data import class_counts
-from equidp.errors import BudgetError, PrivacyWarning, SettingError
+from equidp.errors import BudgetError, SettingError
 from equidp.kernel.epsilon import epsilon as epsilon_of
 from equidp.ledger.renyi import renyi_epsilon
 from equidp.losses import Loss
@@ -70,14 +70,6 @@ def test_a_fit_with_its_counts_spends_epsilon_and_no_more(drawn):
 
 
 @pytest.mark.soak
-def test_a_person_is_in_one_count(drawn):
-    X, y = table(6)
-    quick(rows_per_person=2, delta=DELTA).fit(X, y, people=np.arange(N) // 2)
-    ((codes, _),) = drawn
-    assert codes.shape == (N // 2,)
-
-
-@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore:weights of rows reach:equidp.errors.DataWarning")
 @pytest.mark.parametrize("weighted", [False, True])
 def test_weights_come_near_the_truth_and_are_what_is_trained_on(weighted):
@@ -120,23 +112,6 @@ def test_a_limit_that_holds_the_whole_is_charged_once_and_one_that_does_not_read
     assert small.entries() == ()
     small.check(*steps[0])
     assert (again.coef_ == kept).all()
-
-
-@pytest.mark.soak
-def test_counts_are_charged_before_they_are_drawn_and_stay_charged(monkeypatch):
-    X, y = table(5)
-
-    def stopped(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(class_counts, "private_counts", stopped)
-    model = quick(epsilon=2.0, delta=DELTA)
-    with pytest.raises(KeyboardInterrupt):
-        model.fit(X, y)
-    assert model.epsilon_spent_ == epsilon_of(((paid_for("class counts", 0.2, DELTA), 1),), DELTA, "rdp") > 0
-    monkeypatch.undo()
-    with pytest.warns(PrivacyWarning, match="2 fits"):
-        model.fit(X, y)
 
 
 @pytest.mark.soak

@@ -235,53 +235,13 @@ def test_groups_are_crossed_from_columns_and_missing_ones_are_a_group():
     assert len(fitted.group_names_) == 5
 
 
-def test_schedule_and_average_are_those_of_a_plan_and_predictions_of_the_average():
-    X, y = table(seed=90)
-    settings = {"random_state": 0, "schedule": "linear", "average": "tail", "average_share": 0.5}
-    plain, averaged = (quick(**each).fit(X, y) for each in ({"random_state": 0}, settings))
-    assert not np.allclose(plain.coef_, averaged.coef_)
-    assert averaged.run_.entries == plain.run_.entries
-    assert clone(averaged).get_params()["average_share"] == 0.5
-    with raises_field(SettingError, "schedule"):
-        quick(schedule="cosin").fit(X, y)
-
-
 def test_without_privacy_it_says_so():
     X, y = table(seed=3)
     with pytest.warns(PrivacyWarning, match="without privacy"):
         fitted = quick("sgd", epsilon=None).fit(X, y)
     assert math.isinf(fitted.epsilon_spent_)
-
-
-@pytest.mark.soak
-@pytest.mark.filterwarnings("ignore::equidp.errors.PrivacyWarning")
-def test_seeds_are_for_research():
-    X, y = table(seed=4)
     with pytest.warns(PrivacyWarning, match="follow from a seed"):
-        first = quick(random_state=5).fit(X, y).predict_proba(X)
-    again, other, secure, secure_again = (
-        quick(random_state=seed).fit(X, y).predict_proba(X) for seed in (5, 6, None, None)
-    )
-    assert (again == first).all()
-    assert (other != first).any()
-    assert (secure != secure_again).any()
-
-
-@pytest.mark.soak
-def test_a_module_of_ones_own_and_settings_of_a_method():
-    X, y = table(seed=5)
-    shapes = []
-
-    def factory(shape, outputs):
-        shapes.append((shape, outputs))
-        return nn.Sequential(nn.Linear(shape[0], 8), nn.ReLU(), nn.Linear(8, outputs))
-
-    fitted = alone(
-        quick("dpsgd-f", model=factory, method_settings={"smoothing": 0.9}), X, y, sensitive_features=GROUPS
-    )
-    assert shapes == [((4,), 2)]
-    assert isinstance(fitted.run_.model[1], nn.ReLU)
-    assert alone(quick(model="mlp"), *table(seed=6)).epsilon_spent_ <= 3.0
+        quick(random_state=5).fit(X, y)
 
 
 def test_fits_outside_the_ledger_count_in_the_total():

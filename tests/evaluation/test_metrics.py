@@ -120,15 +120,6 @@ def test_what_is_not_defined_is_nan_with_a_reason(name, found, reason):
 F1 = Metric("f1", lambda found: theirs.f1_score(found.hits, found.predicted_positive), True, (0, 1))
 
 
-@pytest.mark.soak
-def test_a_metric_of_ones_own_has_an_interval_that_is_always_the_same():
-    found = made()
-    first = measure_with_interval(F1, found, 0.95)
-    assert first.value == theirs.f1_score(found.hits, found.predicted_positive)
-    assert first.low < first.value < first.high
-    assert measure_with_interval(F1, found, 0.95) == first
-
-
 @pytest.mark.parametrize(
     ("call", "field"),
     [

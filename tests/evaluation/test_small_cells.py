@@ -6,7 +6,6 @@ import itertools
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -113,39 +112,12 @@ def test_no_difference_of_figures_is_about_a_few_people(counts):
         assert smallest_difference(found.withholding(), test) >= FEWEST
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", range(12))
-def test_no_difference_of_random_tables_is_about_a_few_people(seed):
-    rng = np.random.default_rng(seed)
-    groups, classes = int(rng.integers(2, 5)), int(rng.integers(2, 4))
-    counts = rng.choice([0, 1, 3, 6, 25, 90], (groups, classes), p=[0.1, 0.2, 0.1, 0.2, 0.2, 0.2])
-    counts[0] += 5
-    test = table(counts.tolist())
-    owners = rng.integers(0, len(test) // 2 + 1, len(test))
-    for each in (test, replace(test, people=torch.from_numpy(owners))):
-        shown = evaluate(same(classes), each).withholding()
-        assert smallest_difference(shown, each) >= FEWEST
-
-
 def test_rows_of_one_person_count_once():
     test = table([[120, 80], [60, 60]])
     alike = np.arange(320)
     alike[200:] = 200 + np.arange(120) % 4
     assert SmallCells.of(test) == SmallCells()
     assert SmallCells.of(replace(test, people=torch.from_numpy(alike))).groups == ("b",)
-
-
-@pytest.mark.soak
-def test_a_small_group_is_in_no_figure_so_the_rest_is_as_without_it():
-    whole, without = table([[120, 80], [3, 1], [60, 30]]), table([[120, 80], [60, 30]])
-    rest = torch.nonzero(whole.groups != 1).flatten()
-    without = replace(without, inputs=whole.inputs[rest], group_names=("a", "c"))
-    shown, expected = evaluate(same(2), whole).withholding(), evaluate(same(2), without)
-    assert shown.small == SmallCells({"": ("b",)})
-    for name in ("groups", "recalls", "values", "calibration"):
-        pd.testing.assert_frame_equal(getattr(shown, name), getattr(expected, name))
-    assert {**shown.plain(), "not_shown": []} == expected.plain()
-    assert shown.plain()["not_shown"] == ["b"]
 
 
 @pytest.mark.soak

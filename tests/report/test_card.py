@@ -207,12 +207,10 @@ def test_a_person_alone_in_a_group_is_not_revealed_by_class_or_gap(tmp_path):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", ["card.html", "card.md"])
-def test_the_card_says_where_the_initial_weights_came_from(tmp_path, name):
+def test_the_card_says_where_the_initial_weights_came_from(tmp_path):
     def card(trainer):
-        run = trainer.fit()
-        equidp.write_card(run, tmp_path / name)
-        return " ".join(unescape((tmp_path / name).read_text()).split())
+        equidp.write_card(trainer.fit(), tmp_path / "card.md")
+        return " ".join((tmp_path / "card.md").read_text().split())
 
     data = toy()
     text = card(make_trainer(data))
@@ -261,44 +259,13 @@ def test_an_evaluation_of_another_model_is_refused_in_a_card(run, tmp_path):
         equidp.write_card(run, tmp_path / "card.md", evaluation=evaluate(changed, toy(seed=1)))
 
 
-@pytest.mark.soak
-def test_a_card_of_a_run_before_the_last_step_counts_no_later_ones(tmp_path):
-    trainer = make_trainer(toy())
-    trainer.step()
-    run = trainer.run()
-    equidp.write_card(run, tmp_path / "before.md")
-    while trainer.step():
-        pass
-    equidp.write_card(run, tmp_path / "after.md")
-    assert (tmp_path / "before.md").read_text() == (tmp_path / "after.md").read_text()
-
-
-@pytest.mark.parametrize("name", ["card.html", "card.md"])
-def test_a_model_without_privacy_says_so(tmp_path, name):
+def test_a_model_without_privacy_says_so(tmp_path):
     run = make_trainer(method=equidp.SGD(), noise_multiplier=None).fit()
-    equidp.write_card(run, tmp_path / name)
-    card = (tmp_path / name).read_text()
+    equidp.write_card(run, tmp_path / "card.md")
+    card = (tmp_path / "card.md").read_text()
     assert "No guarantee: this model was trained without noise" in card
     assert "recompute epsilon" not in card
     assert "No test set was given" in card
-
-
-@pytest.mark.soak
-def test_a_card_says_what_each_group_pays_where_bounds_differ(tmp_path, run):
-    by_group = make_trainer(steps=4, epochs=None, accountant="rdp", bound_shares={"b": 0.5}).fit()
-    equidp.write_card(by_group, tmp_path / "by-group.md")
-    card = (tmp_path / "by-group.md").read_text()
-    for name, found in by_group.epsilon_by_group().items():
-        assert f"| epsilon of group {name} | {found:.6g} |" in card
-    equidp.write_card(run, tmp_path / "alike.md")
-    assert "epsilon of group" not in (tmp_path / "alike.md").read_text()
-
-
-def test_a_card_says_that_it_is_no_determination_and_that_a_second_one_can_give_groups_away(run, tmp_path):
-    equidp.write_card(run, tmp_path / "card.md", test=toy(seed=1))
-    card = (tmp_path / "card.md").read_text()
-    assert "This card is not the determination" in card
-    assert "A second card of the same test people" in card
 
 
 def test_the_card_shows_what_people_state_and_names_what_they_do_not(run, tmp_path):
