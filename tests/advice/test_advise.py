@@ -57,18 +57,6 @@ def test_auto_takes_a_batch_that_the_training_part_of_every_seed_holds(tmp_path)
         assert batch == min(sizes)
 
 
-@pytest.mark.soak
-def test_auto_spends_what_dp_sgd_spends_by_the_plan_of_a_comparison(tmp_path):
-    plan = Plan(epochs=2, noise_multiplier=2.0, delta=1e-4, batch_size=512)
-    asked = {"seeds": 1, "plan": plan, "directory": tmp_path, "jobs": 1}
-    comparison = equidp.compare("digits", methods=["dpsgd", AUTO], **asked)
-    spent = comparison.results.groupby("method")["epsilon"].first()
-    assert spent["auto"] == pytest.approx(spent["dpsgd"], rel=0.01)
-    assert spent["auto"] <= spent["dpsgd"] * (1 + 1e-6)
-    features = {row.methods: row.value for row in comparison.setup.settings if row.name == "features"}
-    assert "scattering" in str(features)
-
-
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.kind)
 def test_each_rule_has_settings_that_can_be_trained_by(rule):
     assert rule.evidence

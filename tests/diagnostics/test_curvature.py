@@ -9,7 +9,6 @@ from torch import nn
 
 from equidp.data.dataset import GroupedDataset
 from equidp.diagnostics.curvature import (
-    estimate_trace,
     extreme_eigenvalues,
     hessian_product,
     quadratic_form,
@@ -75,30 +74,23 @@ def problem(request):
 
 
 @pytest.mark.soak
-def test_products_and_quadratic_forms_are_those_of_the_dense_hessian(problem):
+def test_products_quadratic_forms_and_eigenvalues_are_those_of_the_dense_hessian(problem):
     model, inputs, targets = problem
     dense = _dense(model, inputs, targets)
     product = product_of(model, inputs, targets)
-    for vector in torch.randn(4, len(dense), dtype=torch.float64):
+    for vector in torch.randn(2, len(dense), dtype=torch.float64):
         torch.testing.assert_close(product(vector), dense @ vector, rtol=1e-8, atol=1e-10)
         assert quadratic_form(product, vector) == pytest.approx(float(vector @ dense @ vector), rel=1e-8)
+    exact, generator = torch.linalg.eigvalsh(dense), torch.Generator().manual_seed(0)
+    zeros = subject_of(model).zeros()
+    smallest, largest, _ = extreme_eigenvalues(product, zeros, products=100, generator=generator)
+    assert smallest == pytest.approx(float(exact[0]), abs=1e-8)
+    assert largest == pytest.approx(float(exact[-1]), rel=1e-8)
 
 
 def _dense(model, inputs, targets):
     with without_fused_layers(model):  # torch has no second derivatives of its fused LSTM
         return full_hessian(model, inputs, targets)
-
-
-@pytest.mark.soak
-def test_eigenvalues_are_those_of_the_dense_hessian(problem):
-    model, inputs, targets = problem
-    exact = torch.linalg.eigvalsh(_dense(model, inputs, targets))
-    product, generator = product_of(model, inputs, targets), torch.Generator().manual_seed(0)
-    smallest, largest, _ = extreme_eigenvalues(
-        product, subject_of(model).zeros(), products=200, generator=generator
-    )
-    assert smallest == pytest.approx(float(exact[0]), abs=1e-8)
-    assert largest == pytest.approx(float(exact[-1]), rel=1e-8)
 
 
 @given(seed=st.integers(0, 2**31), products=st.integers(1, 30))
@@ -113,24 +105,3 @@ def test_stopped_early_eigenvalues_lie_inside_and_near_one_of_the_spectrum(seed,
     assert exact[0] - 1e-9 <= smallest <= largest <= exact[-1] + 1e-9
     for end in (smallest, largest):
         assert (exact - end).abs().min() <= residual + 1e-9
-
-
-def test_a_zero_hessian_has_zero_eigenvalues():
-    like = torch.zeros(5, dtype=torch.float64)
-    generator = torch.Generator().manual_seed(0)
-    assert extreme_eigenvalues(torch.zeros_like, like, products=20, generator=generator) == (0.0, 0.0, 0.0)
-
-
-@pytest.mark.soak
-def test_the_true_trace_is_within_three_standard_errors():
-    """400 seeded trials of 50 vectors; at least 98% hold. The seeds are fixed: no false alarms."""
-    inside = 0
-    for seed in range(400):
-        generator = torch.Generator().manual_seed(seed)
-        matrix = torch.randn(15, 15, dtype=torch.float64, generator=generator)
-        matrix = matrix @ matrix.T if seed % 2 else matrix + matrix.T + 3 * torch.eye(15, dtype=torch.float64)
-        value, error = estimate_trace(
-            lambda vector, matrix=matrix: matrix @ vector, matrix[0], vectors=50, generator=generator
-        )
-        inside += abs(value - float(matrix.trace())) <= 3 * error
-    assert inside >= 0.98 * 400
