@@ -35,6 +35,8 @@ COARSE = (
 COARSE_FILES = (
     "tests/test_devices",
     "tests/test_docs",
+    "tests/test_examples",
+    "tests/test_tutorials",
 )
 """Slow files of tests elsewhere of which the same holds."""
 FINE_FILES = ("tests/report/test_recomputed",)

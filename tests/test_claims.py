@@ -8,7 +8,6 @@ from claims import ROOT, Claims
 CLAIMS = Claims.load()
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 KEPT = [claim for claim in CLAIMS.claims if claim.file]
-QUICK = [claim for claim in CLAIMS.claims if claim.name.startswith("compare")]
 
 
 def by_name(claim):
@@ -25,10 +24,4 @@ def test_every_number_of_the_readme_is_a_claim_or_claims_nothing():
 
 @pytest.mark.parametrize("claim", KEPT, ids=by_name)
 def test_kept_files_have_the_numbers(claim):
-    assert claim.differences(claim.measure()) == []
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("claim", QUICK, ids=by_name)
-def test_quick_commands_give_the_numbers(claim, real_data):
     assert claim.differences(claim.measure()) == []

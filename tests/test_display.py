@@ -45,10 +45,3 @@ def test_figures_of_one_column_have_the_same_digits():
     column = Column("loss", show=measured_number)
     assert column.parts(Interval(0.57, 0.5, 0.66)) == ("0.570", "0.500 to 0.660")
     assert column.parts(Interval(0.581, 0.5, 0.66))[0] == "0.581"
-
-
-def test_a_narrow_page_breaks_words_that_fit_no_screen_alone():
-    cells = [["name", "default"], ["path", "my_package.my_module:my_function"]]
-    page = Table((Column("setting", "name"), Column("from", "text")), cells).to_html()
-    assert '<td class="left" data-head="from">default</td>' in page
-    assert '<td class="left long" data-head="from">my_package.my_module:my_function</td>' in page

@@ -6,10 +6,8 @@ import pickle
 
 import pytest
 
-import equidp
-from equidp._validate import check_number, unknown_name
+from equidp._validate import unknown_name
 from equidp.errors import DataError, EquidpError, SettingError
-from support.errors import raises_field
 
 
 @pytest.mark.parametrize(
@@ -32,10 +30,3 @@ def test_the_field_is_what_the_message_starts_with(error, field):
 def test_a_field_that_was_given_survives_pickling():
     error = pickle.loads(pickle.dumps(DataError("row 3 is empty.", field="target")))
     assert (error.field, str(error)) == ("target", "row 3 is empty.")
-
-
-def test_checks_and_settings_name_their_field():
-    with raises_field(EquidpError, "share"):
-        check_number("(0, 1]", share=2)
-    with raises_field(EquidpError, "clipping_bound"):
-        equidp.DPSGD(clipping_bound=-1.0)

@@ -66,30 +66,6 @@ def imports(body: list[ast.stmt], extra: str = "", top: bool = True) -> Iterator
             yield from imports(handler.body, inner, at_top)
 
 
-def file_of(module: str) -> Path | None:
-    """File of a module of equidp; None for a name in one."""
-    place = SOURCE.joinpath(*module.split("."))
-    return next((each for each in (place.with_suffix(".py"), place / "__init__.py") if each.exists()), None)
-
-
-def test_modules_of_the_core_import_no_package_of_an_extra():
-    left, seen, found = list(CORE), set(), []
-    while left:
-        module = left.pop()
-        file = file_of(module)
-        if module in seen or file is None:
-            continue
-        seen.add(module)
-        left.append(module.rpartition(".")[0])
-        for name, extra, top in imports(ast.parse(file.read_text()).body):
-            if top and name.startswith("equidp."):
-                left.append(name)
-            elif top and (extra or name.partition(".")[0] in OF_EXTRAS):
-                found.append(f"{module} imports {name}")
-    assert len(seen) > len(CORE)
-    assert found == [], found
-
-
 WITH_TORCH = "triton"
 """Package that comes with PyTorch for CUDA, and is imported where it is there alone."""
 
@@ -194,19 +170,6 @@ def test_commands_without_their_extra_name_it_and_fail(name, tmp_path):
     assert f".[{app.EXTRAS[name]}]" in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("extra", ["tables", "report"])
-def test_commands_need_no_more_than_their_extra(extra, tmp_path):
-    """Their modules are loaded without the packages of other extras."""
-    kept = {*EXTRAS[extra], *(["PIL"] if extra == "report" else [])}  # matplotlib brings it
-    others = [package for package in OF_EXTRAS if package not in kept]
-    names = [name for name, needed in app.EXTRAS.items() if needed == extra]
-    code = f"import sys, importlib\nsys.modules.update(dict.fromkeys({others}))\n"
-    code += f"for name in {names}: importlib.import_module(f'equidp.cli.{{name}}')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr[-500:]
 
 
 @pytest.mark.soak

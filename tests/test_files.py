@@ -72,27 +72,6 @@ def test_what_cannot_hold_a_text_is_refused_and_left(tmp_path, kind):
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "./", "there/new", "x" * 300])
-def test_a_name_of_no_file_is_refused(tmp_path, monkeypatch, name):
-    monkeypatch.chdir(tmp_path)
-    Path("there").touch()
-    with pytest.raises(SettingError):
-        check_writable(name)
-    assert os.listdir() == ["there"]
-
-
-@pytest.mark.parametrize(
-    "name", [" ", "a b", "it's", '"', "a\nb", "-f", "x" * 250, "日本", os.fsdecode(b"\xff")]
-)
-def test_an_odd_name_is_written(tmp_path, monkeypatch, name):
-    monkeypatch.chdir(tmp_path)
-    for content in (b"old", b"new"):
-        check_writable(name)
-        write_whole(name, content)
-    assert Path(name).read_bytes() == b"new"
-    assert os.listdir() == [name]
-
-
 def test_what_a_command_reads_is_not_overwritten(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("run/part").mkdir(parents=True)

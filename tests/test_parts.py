@@ -86,9 +86,3 @@ def test_what_cannot_be_used_is_refused_with_what_to_do(folder, path, word):
 )
 def test_import_paths_are_told_from_names_and_files(text, meant):
     assert is_import_path(text) == meant
-
-
-def test_a_file_that_is_there_is_no_import_path(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "people:x").touch()
-    assert not is_import_path("people:x")

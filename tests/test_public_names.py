@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -32,10 +30,3 @@ def test_every_public_name_loads_is_listed_and_says_what_it_is():
 def test_the_version_is_that_of_the_installed_package():
     assert equidp.__version__ == importlib.metadata.version("equidp")
     assert "__version__" in dir(equidp)
-
-
-@pytest.mark.soak
-def test_a_subpackage_loads_as_an_attribute():
-    code = "import equidp; print(equidp.data.SOURCES['digits'].name, equidp.Plan().batch_size)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["digits", "256"]

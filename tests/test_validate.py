@@ -37,24 +37,6 @@ def test_whole_numbers_from_the_least_pass_and_no_others():
             check_whole(1, steps=value)
 
 
-@pytest.mark.parametrize(
-    ("check", "message"),
-    [
-        (
-            lambda: check_number("[0, 1)", ", 0 for none", smoothing="x"),
-            "smoothing='x'; expected a number in [0, 1), 0 for none.",
-        ),
-        (lambda: check_number("(0, inf)", epochs=0), "epochs=0; expected a finite number > 0."),
-        (lambda: check_number("[0, inf)", decay=-1), "decay=-1; expected a finite number >= 0."),
-        (lambda: check_whole(2, " of steps", every=1), "every=1; expected a whole number >= 2 of steps."),
-    ],
-)  # fmt: skip
-def test_messages_name_the_setting_what_was_given_and_what_was_expected(check, message):
-    with pytest.raises(SettingError) as raised:
-        check()
-    assert str(raised.value) == message
-
-
 def test_names_are_between_commas_or_on_lines():
     assert names('age,\n"Hb,\ng/dL", a\r\nb,\n') == ["age", "Hb,\ng/dL", "a", "b"]
     assert names("") == names("\n") == []
@@ -65,14 +47,6 @@ def test_an_unknown_name_gives_the_closest_and_all_known_ones():
         "unknown method 'dpsgf'. Did you mean 'dpsgd'? Known: dpsgd, sgd."
     )
     assert str(unknown_name("engine", None, ["ghost"])) == "unknown engine None. Known: ghost."
-
-
-def test_of_many_names_an_error_gives_the_closest_three_and_where_they_are_listed():
-    known = [*map(str, range(100)), "epochs"]
-    assert str(unknown_name("option", "epoch", known, "equidp.Plan")) == (
-        "unknown option 'epoch'. Did you mean 'epochs'? 101 are known. equidp.Plan lists them."
-    )
-    assert str(unknown_name("column", "x", known)) == "unknown column 'x'. 101 are known."
 
 
 @pytest.mark.parametrize("given", [3, b"run", object(), True])
