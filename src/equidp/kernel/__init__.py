@@ -1,9 +1,10 @@
 """Trusted kernel: one private run of any method, from a sample to its noise and its epsilon.
 
-What a guarantee of one run rests on belongs here and nowhere else. Methods, engines, records on disk and
-several runs are in other folders; docs/guarantees.md names the files of each promise.
+Code that the guarantee of one run depends on belongs here, and nothing else. Methods, engines, records on
+disk and the handling of several runs are in other folders. docs/guarantees.md names the files behind each
+promise.
 
-`run` takes a step and `sampling` draws it. `step` is the mechanism: `engine` measures, `policy` decides,
-`bounding` holds it to its word, `noisy_sum` adds what `noise` draws. `event` is what a step costs, `epsilon`
-what all cost together.
+`run` takes the steps, on samples that `sampling` draws. `step` is the mechanism: `engine` measures gradients,
+`policy` chooses weights, `bounding` enforces the bounds, and `noisy_sum` adds the noise that `noise` draws.
+`event` is the cost of one step, and `epsilon` the cost of all steps together.
 """

@@ -1,4 +1,4 @@
-"""One example cannot exceed its bound: rows of norm at most 1, weights capped, one example at a time."""
+"""Enforce each example's bound: rows of norm at most 1, capped weights, one example at a time."""
 
 from __future__ import annotations
 
@@ -20,50 +20,52 @@ SMALLEST_NORM = 1e-10
 """Norms below this may have underflowed (their squares vanish in float32), so bounds treat them as this
 large."""
 ROUNDING = 2.0**-12
-"""Share of the sensitivity S that rounding may add to what one example moves a computed sum by.
+"""The most that rounding may add to one example's effect on a computed sum, as a share of the sensitivity S.
 
-Noise is scaled to S (1 + ROUNDING). For gradients the share is used up as follows, where n examples, at most
-2^25, are added in k parts of at most m = 2^13 each, in float64:
+Noise is scaled to S (1 + ROUNDING). For gradients, this share is used up as follows. Let n examples, at most
+2^25, be added in float64, in k parts of at most m = 2^13 examples each:
 
 | what is rounded | adds at most |
 | --- | --- |
-| the norm that a weight is capped by (`engine.Measured`) | 2^-13 S |
+| the norm that caps a weight (`engine.Measured`) | 2^-13 S |
 | weight and cap, in float32 or wider | 2^-20 S |
 | the additions, in the sums with and without the example | 2 (m + k) 2^-53 n S |
 
-The last line is 2^-32 S for 1,000 examples at once and 2^-19 S for 10^6. An example whose label may use a
-share c of S alone has c S in the first two lines, and S in the last, so that c is at least 1/16: 2^-15 c S
-for those 10^6; individual limits are multiples of 0.01. It holds for any values in any order: a sum of m
-numbers is off by at most (m - 1) u / (1 - (m - 1) u), u = 2^-53, times the sum of their absolute values
-(Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 4.2), in each coordinate, and so in
-length (Minkowski's inequality).
+The last row is 2^-32 S for 1,000 examples at once, and 2^-19 S for 10^6. If the label of an example may use
+only a share c of S, the first two rows have c S, and the last row has S. Therefore c is at least 1/16, which
+gives 2^-15 c S for those 10^6. Individual limits are multiples of 0.01.
+
+The last row holds for any values in any order. A sum of m numbers is off by at most (m - 1) u / (1 - (m - 1)
+u) times the sum of their absolute values, with u = 2^-53 (Higham, Accuracy and Stability of Numerical
+Algorithms, 2002, section 4.2). This holds in each coordinate, and therefore in L2 norm (Minkowski's
+inequality).
 """
 SMALLEST_SENSITIVITY, LARGEST_SENSITIVITY = 1e-30, 1e30
-"""Sensitivities that a weight can be capped by in float32: nearer to the ends of its range, a cap is rounded
-by far more than `ROUNDING` allows, or is infinite."""
+"""Range of sensitivities that can cap a weight in float32. Nearer to the ends of float32's range, rounding
+changes a cap by far more than `ROUNDING` allows, or makes it infinite."""
 _ROWS_AT_A_TIME = 4096
 _FEWEST_UNITS = 2.0**20
-"""Smallest cap on a weight, in units of the least positive number, which it is rounded to a multiple of."""
+"""Smallest cap on a weight, in units of the smallest positive number. Caps are rounded to multiples of it."""
 
 
 def capped_weights(weights: Tensor, norms: Tensor, sensitivity: float | Tensor) -> Tensor:
-    """Weights [batch] brought into [0, sensitivity / norm]; the batch may be empty.
+    """Return weights [batch] clamped to [0, sensitivity / norm]; the batch may be empty.
 
     Formal guarantee: weight * norm <= sensitivity for each example whose true norm is at most max(norm,
-    1e-10). The sensitivity is one for all or one per example, [batch], at least 1/16 of
-    `SMALLEST_SENSITIVITY`; infinite: no cap.
+    1e-10). The sensitivity is one number, or one per example, [batch]. It is at least 1/16 of
+    `SMALLEST_SENSITIVITY`. If it is infinite, there is no cap.
 
     | weight | norm | result |
     | --- | --- | --- |
     | <= sensitivity / norm | any | unchanged |
     | above it | > 0 | sensitivity / norm |
     | any | 0 or below 1e-10 | at most sensitivity / 1e-10 |
-    | any | so large that sensitivity / norm is rounded by more than 2^-20 of it, near the least number | 0 |
+    | any | so large that rounding changes sensitivity / norm by more than 2^-20 of it | 0 |
     | negative, NaN or infinite | any | 0 |
     | any | NaN or infinite | 0 |
 
     Raises:
-        SettingError: norms in float16 or bfloat16, which are rounded by more than `ROUNDING` allows.
+        SettingError: norms are in float16 or bfloat16, which round by more than `ROUNDING` allows.
     """
     if norms.dtype not in (torch.float32, torch.float64):
         message = f"the engine gives norms in {norms.dtype}; expected float32 or float64."
@@ -77,17 +79,18 @@ def capped_weights(weights: Tensor, norms: Tensor, sensitivity: float | Tensor) 
 
 
 def bounded_shares(shares: Tensor, norms: Tensor) -> Tensor:
-    """Shares of the sensitivity, [batch], brought into [0, 1]; NaN becomes 0."""
+    """Return shares of the sensitivity, [batch], clamped to [0, 1]; NaN becomes 0."""
     shares = _check_shape(shares, norms, "share limits").to(norms.dtype)
     return shares.nan_to_num(nan=0.0).clamp(0.0, 1.0)
 
 
 def bounded_rows(rows: Tensor, bound: float | Tensor) -> Tensor:
-    """Rows [batch, d] in float64, each scaled to norm <= bound: one for all, or one per row, [batch].
+    """Return rows [batch, d] in float64, scaled to norm <= bound: one bound, or one per row, [batch].
 
-    Formal guarantee: one row more or less moves the exact sum of what is returned by at most its `bound` in
-    L2 norm, and its computed sum (`summed_rows`) by at most bound * (1 + ROUNDING), where bounds differ by a
-    factor of 16 at most. A row with an infinite or NaN entry is zero; no rows sum to zero.
+    Formal guarantee: adding or removing one row moves the exact sum of the result by at most that row's
+    `bound` in L2 norm. It moves the computed sum (`summed_rows`) by at most bound * (1 + ROUNDING), if bounds
+    differ by a factor of at most 16. A row with an infinite or NaN entry becomes zero, and no rows sum to
+    zero.
     """
     rows = to_double(rows)
     rows = torch.where(torch.isfinite(rows).all(dim=1, keepdim=True), rows, 0.0)
@@ -97,10 +100,10 @@ def bounded_rows(rows: Tensor, bound: float | Tensor) -> Tensor:
 
 
 def summed_rows(rows: Tensor) -> Tensor:
-    """The sum of float64 rows [batch, d], [d], added in blocks of 4,096 rows and then over blocks.
+    """Return the sum [d] of float64 rows [batch, d], added in blocks of 4,096 rows and then over blocks.
 
-    Formal guarantee: for n rows of norm at most `bound` each, the result is off by at most
-    (4096 + n / 4096) 2^-53 n `bound` in L2 norm, whatever the rows and their order: 2^-17 `bound` for 10^7.
+    Formal guarantee: for n rows of norm at most `bound` each, in any order, the result is off by at most
+    (4096 + n / 4096) 2^-53 n `bound` in L2 norm. This is 2^-17 `bound` for n = 10^7.
     """
     while len(rows) > _ROWS_AT_A_TIME:
         rows = torch.stack([block.sum(dim=0) for block in rows.split(_ROWS_AT_A_TIME)])
@@ -108,7 +111,7 @@ def summed_rows(rows: Tensor) -> Tensor:
 
 
 def group_bounds(policy: Policy, state: Any, num_groups: int) -> Tensor:
-    """The policy's bounds of all groups, [num_groups], float64: present in a batch or not."""
+    """Return the policy's bounds of all groups, [num_groups], float64, whether present in a batch or not."""
     if type(policy).bound is Policy.bound:
         bound = float(policy.sensitivity(copy_state(state)))
         return torch.full((num_groups,), bound, dtype=torch.float64)
@@ -122,10 +125,10 @@ def group_bounds(policy: Policy, state: Any, num_groups: int) -> Tensor:
 
 
 def checked_sensitivity(policy: Policy, state: Any, noise_multiplier: float, num_groups: int = 1) -> float:
-    """The sensitivity S under this state, the largest bound of all groups; infinite for no noise alone.
+    """Return the sensitivity S under this state, the largest bound of a group; infinite only without noise.
 
-    One below `SMALLEST_SENSITIVITY`, as bounds that adapt to gradients of 0 may reach, counts as that:
-    weights are capped by it and noise is scaled to it.
+    A sensitivity below `SMALLEST_SENSITIVITY` is raised to it before it caps weights and scales noise. Bounds
+    that adapt to gradients of 0 can become that small.
 
     Raises:
         PolicyError: noise cannot be scaled to it.
@@ -143,11 +146,11 @@ def checked_sensitivity(policy: Policy, state: Any, noise_multiplier: float, num
 
 
 def example_weights(policy: Policy, state: Any, norms: Tensor, groups: Tensor) -> Tensor:
-    """The policy's weights before they are capped, [batch].
+    """Return the policy's weights, [batch], before they are capped.
 
-    Formal guarantee: an example's weight follows from the state and its own norm and group (`each_alone`).
-    The rules of equidp's own methods are elementwise and computed on the whole batch, which saves time;
-    `tests/conformance/test_policies.py` compares both ways.
+    Formal guarantee: an example's weight is a function of the state and its own norm and group
+    (`each_alone`). The rules of equidp's own methods are elementwise, so they are computed on the whole batch
+    to save time. `tests/conformance/test_policies.py` compares both ways.
     """
     weights = each_alone(policy.weight, state, norms, groups, at_once=_is_own(policy))
     return _check_shape(weights, norms, "weight")
@@ -156,9 +159,9 @@ def example_weights(policy: Policy, state: Any, norms: Tensor, groups: Tensor) -
 def example_rows(
     policy: Policy, state: Any, norms: Tensor, groups: Tensor, terms: Tensor | None = None
 ) -> Tensor:
-    """The policy's rows of statistics before they are bounded, [batch, cells], as `example_weights`.
+    """Return the policy's rows of statistics, [batch, cells], before they are bounded, as `example_weights`.
 
-    Terms, [batch, terms], are those of `measured_terms`; None: zeros.
+    Terms, [batch, terms], come from `measured_terms`; None: zeros.
     """
     terms = norms.new_zeros(len(norms), policy.loss_terms) if terms is None else terms
     examples = norms, groups, *terms.unbind(dim=1)
@@ -167,19 +170,20 @@ def example_rows(
 
 
 def example_context(policy: Policy, state: Any, groups: Tensor) -> Context:
-    """Context of the losses of examples, [batch, ...] each; () without examples, or where losses are left.
+    """Return the context of each example's loss, [batch, ...] each; () if there is none or no example.
 
-    Formal guarantee: an example's context follows from the state and its own group, and so its gradient from
-    the example, the parameters and releases: a cap on it bounds what the example moves.
+    Formal guarantee: an example's context is a function of the state and its own group. Its gradient is
+    therefore a function of the example, the parameters and releases, so a cap on the gradient bounds what the
+    example moves.
     """
     return each_alone(policy.context, state, groups) if policy.loss_terms and len(groups) else ()
 
 
 def measured_terms(policy: Policy, measured: Measured) -> tuple[Tensor, Tensor | None]:
-    """Norms of measured examples, [batch], and terms of their losses, [batch, terms]; None where none is.
+    """Return the norms, [batch], and loss terms, [batch, terms], of measured examples; no terms: None.
 
-    Formal guarantee: both follow from the example (`engine.Measured`). A norm is infinite where a term is not
-    finite, and terms reach nothing but the example's own row of statistics, which is bounded.
+    Formal guarantee: both are functions of the example (`engine.Measured`). If a term is not finite, the norm
+    is infinite. Terms affect only the example's own row of statistics, which is bounded.
     """
     norms = measured.norms.detach()
     if not policy.loss_terms or measured.terms is None:
@@ -189,15 +193,15 @@ def measured_terms(policy: Policy, measured: Measured) -> tuple[Tensor, Tensor |
 
 
 def each_alone(rule: Callable[..., Any], state: Any, *examples: Tensor, at_once: bool = False) -> Any:
-    """`rule(state, *example)` of each example, by `torch.vmap`; `at_once`, for rules known to be elementwise.
+    """Return `rule(state, *example)` of each example, by `torch.vmap`, or `at_once` for elementwise rules.
 
-    Formal guarantee: what is returned for an example follows from the state and the example's own numbers,
-    such as its norm and group. The rule gets copies, so what it writes to is neither the state nor what
-    weights are capped by.
+    Formal guarantee: the result for an example is a function of the state and the example's own numbers, such
+    as its norm and group. The rule receives copies, so it can overwrite neither the state nor the numbers
+    that cap weights.
 
     Raises:
-        PolicyError: a group beyond those of the state, a Python branch on a value, or a result that mixes
-            examples.
+        PolicyError: the rule uses a group that the state does not have, branches on a value in Python, or
+            mixes examples.
     """
     name = getattr(rule, "__qualname__", repr(rule))
     apply = partial(rule, copy_state(state, examples[0].device))

@@ -10,40 +10,40 @@ from torch import Tensor, nn
 from equidp.kernel.inputs import Inputs
 
 LossFunction = Callable[[Any, Any], Tensor]
-"""(outputs [batch, ...], targets [batch, ...]) -> losses [batch], one per example; either may be a tuple or a
-mapping of tensors, as the model and the data give them."""
+"""(outputs [batch, ...], targets [batch, ...]) -> losses [batch], one per example. Outputs and targets may be
+tuples or mappings of tensors."""
 
 
 LossOfExample = Callable[[dict[str, Tensor]], tuple[Tensor, Any]]
 """(trained parameters by name) -> loss of one example, a number, and the model's outputs for it, [1, ...]; a
-tuple where they are several tensors."""
+tuple if they are several tensors."""
 
 Context = tuple[Tensor, ...]
-"""Public numbers beside the losses of examples, [batch, ...] each; empty for a policy that leaves losses."""
+"""Public numbers for the losses of examples, [batch, ...] each; empty if the policy changes no loss."""
 
 Sums = dict[nn.Parameter, Tensor]
-"""Sums over examples in float64, [*shape], by parameter; one that no loss depends on may be missing."""
+"""Sums over examples in float64, [*shape], by parameter, perhaps without those that no loss depends on."""
 
 
 class Measured(NamedTuple):
-    """A batch after its forward and backward pass: a value, independent of other batches.
+    """A batch after its forward and backward pass, independent of other batches.
 
-    What is measured of an example follows from that example, its row of the context, and
-    random numbers of the model, alone.
+    The measurements of an example are functions only of that example, its row of the context, and random
+    numbers of the model.
 
     | example | norm | in the weighted sum |
     | --- | --- | --- |
     | loss and gradient finite | at least |gradient| (1 - 2^-13) | weight times gradient |
-    | loss or gradient infinite or NaN | infinite or NaN | nothing, whatever its weight |
+    | loss or gradient infinite or NaN | infinite or NaN | nothing, for any weight |
 
     Attributes:
-        norms: of the per-example gradients over all trainable parameters, [batch], float32 or wider.
-        terms: that a policy adds to the losses, [batch, terms]; None without a context.
-        sums: function of finite weights [batch] that returns sum_i weights[i] * gradient_i. It holds what the
-            batch needs, until it is dropped. Examples are added in float64, in parts of at most 2^13: the
-            additions lose at most 2^-40 of sum_i weights[i] |gradient_i|, in whatever order they come, and
-            2^-53 for each part more. Where the gradient of an example is a sum over positions that is not
-            formed first, the sum of the lengths of its terms takes the place of |gradient_i|.
+        norms: per-example gradient norms over all trainable parameters, [batch], float32 or wider.
+        terms: terms that a policy adds to the losses, [batch, terms]; None without a context.
+        sums: function of finite weights [batch] that returns sum_i weights[i] * gradient_i. It keeps what it
+            needs of the batch in memory until it is deleted. Examples are added in float64, in parts of at
+            most 2^13. In any order, the additions lose at most 2^-40 of sum_i weights[i] |gradient_i|, and
+            2^-53 of it more for each part. If an example's gradient is a sum over positions and is not formed
+            first, the sum of the norms of its terms replaces |gradient_i|.
     """
 
     norms: Tensor
@@ -54,13 +54,13 @@ class Measured(NamedTuple):
 class Engine(Protocol):
     """Measures batches. Made from a model and a per-example loss; never sees groups, policies or noise.
 
-    It keeps nothing about a batch: several measured batches may be in use at a time.
+    It stores nothing about a batch, so several measured batches may be in use at a time.
     """
 
     def __call__(self, inputs: Inputs, targets: Inputs, /, *context: Tensor) -> Measured:
         """Run forward and backward over examples [batch, ...], batch >= 1.
 
-        An engine that is given a context has an attribute `objective`, that of the policy, which it applies
-        to one example at a time. One whose gradients are not the model's, as an audit's canaries, has an
-        attribute `made_up`, True: they are compared with no backward pass.
+        If a context is passed, the engine needs the policy's `objective` as an attribute, and applies it to
+        one example at a time. If an engine's gradients are not the model's, such as an audit's canaries, it
+        has an attribute `made_up`, True. Its gradients are not compared with a backward pass.
         """

@@ -1,9 +1,9 @@
-"""Epsilon of what a ledger counts, by labels and by accountants of dp_accounting.
+"""Epsilon of a ledger's events, by label, with the accountants of dp_accounting.
 
-Each example has one label in each column of labels. To it, an event is one Poisson-subsampled Gaussian
-mechanism (`Event.cost`), so whole runs are a composition of these. What holds for every label of a column
-holds for every example; where events have labels of several columns, each column gives such a bound, and the
-smallest counts.
+Each example has one label in each column of labels. For that example, an event is one Poisson-subsampled
+Gaussian mechanism (`Event.cost`), so whole runs are a composition of such mechanisms. A bound for every label
+of a column is a bound for every example. If events have labels of several columns, each column gives such a
+bound, and the smallest counts.
 """
 
 from __future__ import annotations
@@ -25,39 +25,42 @@ from equidp.errors import SettingError
 from equidp.kernel.event import Cost, Entries, Event, EventCounts, Label
 
 FINE = 1e-4
-"""Width of the bins that privacy losses are rounded up to, for final values."""
+"""Width of the bins to which privacy losses are rounded up, for final values."""
 SURE_DELTA, TRANSFORM_LOSS = 1e-10, 1e-15
-"""dp_accounting's Fourier transforms lose about `TRANSFORM_LOSS` of delta a step: below `SURE_DELTA`, or if
-that is no small part of delta, PLD says too little, and Renyi's bound is used."""
+"""dp_accounting's Fourier transforms lose about `TRANSFORM_LOSS` of delta per step. If delta is below
+`SURE_DELTA`, or the loss is not small compared with delta, PLD would report too small an epsilon. Renyi's
+bound is used instead."""
 WIDEST = 1e-5
-"""Width of the bins over epsilon, for an epsilon in the hundreds: narrower ones would fill memory."""
+"""Bin width divided by epsilon, for an epsilon in the hundreds; narrower bins would fill the memory."""
 
 
 def epsilon(entries: Entries, delta: float, accountant: str = "pld", label: Label | None = None) -> float:
-    """Return the smallest epsilon that the accountant can prove for all the entries together.
+    """Return the smallest epsilon that the accountant can prove for all entries together.
 
     Guarantee: the composed mechanism is (epsilon, delta)-differentially private for datasets that differ in
     one example, added or removed, provided that each entry's steps used independent Poisson samples and
-    noise. `equidp.accounting.rows` says the same of several examples of one person.
+    noise. `equidp.accounting.rows` covers several examples of one person.
 
     | case | epsilon |
     | --- | --- |
     | no steps | 0 |
-    | a label | of an example of it; events of another column cost it the most that they cost anyone |
-    | no label | of any example: the largest over the labels of a column; of several columns, the smallest |
+    | a label | for an example with this label; events of another column count at their largest cost |
+    | no label | for any example: the largest over the labels of a column; with several columns, the smallest
+        |
     | a step without noise | infinite |
-    | hardly any noise: epsilon above about 10^5 | Renyi's bound, by any accountant |
-    | pld, delta < 10^-10 or near the rounding of so many steps | Renyi's bound |
-    | pld, where Renyi's bound is smaller | Renyi's bound |
+    | hardly any noise: epsilon above about 10^5 | Renyi's bound, with any accountant |
+    | pld, delta < 10^-10 or near the rounding error of this many steps | Renyi's bound |
+    | pld, if Renyi's bound is smaller | Renyi's bound |
 
     Args:
-        entries: (event, how often) pairs.
-        delta: in (0, 1).
-        accountant: a name from `ACCOUNTANTS`.
-        label: of the example; None: of any.
+        entries: (event, count) pairs.
+        delta: delta in (0, 1).
+        accountant: name from `ACCOUNTANTS`.
+        label: label of the example; None: any example.
 
     Raises:
-        SettingError: delta outside (0, 1) or NaN, an unknown accountant, or entries that are no such pairs.
+        SettingError: delta is NaN or outside (0, 1), the accountant is unknown, or entries are not such
+            pairs.
 
     >>> round(epsilon([(Event(rate=0.02, noise=1.0), 100)], delta=1e-5, accountant="rdp"), 3)
     1.843
@@ -72,10 +75,10 @@ def epsilon(entries: Entries, delta: float, accountant: str = "pld", label: Labe
 
 
 def mechanism(entries: Entries, label: Label | None = None) -> dp_accounting.DpEvent:
-    """Return dp_accounting's event of all entries, to an example of a label, added or removed.
+    """Return all entries as one dp_accounting event, for an example of a label, added or removed.
 
-    For each cost it is a Poisson-subsampled Gaussian mechanism, self-composed, so that the order of equal
-    entries does not matter.
+    Each cost becomes a self-composed Poisson-subsampled Gaussian mechanism, so the order of equal entries
+    does not matter.
 
     | case | event |
     | --- | --- |
@@ -93,7 +96,7 @@ def mechanism(entries: Entries, label: Label | None = None) -> dp_accounting.DpE
 
 
 def count_costs(entries: Entries, label: Label | None = None) -> Counter[Cost]:
-    """Return how often each cost is paid by an example of a label, in order; without what costs nothing."""
+    """Return how often an example of a label pays each cost, in order, without costs of nothing."""
     counts: Counter[Cost] = Counter()
     for event, count in entries:
         if count and (cost := event.cost(label)).rate:
@@ -102,17 +105,18 @@ def count_costs(entries: Entries, label: Label | None = None) -> Counter[Cost]:
 
 
 def compose_events(events: list[dp_accounting.DpEvent]) -> dp_accounting.DpEvent:
-    """Return one event, which can be hashed, for all of them together."""
+    """Return one hashable event for all of them together."""
     if not events:
         return dp_accounting.NoOpDpEvent()
     return events[0] if len(events) == 1 else dp_accounting.ComposedDpEvent(tuple(events))
 
 
 def over_labels(entries: Entries, value: Callable[[Label | None], float]) -> tuple[float, Label | None]:
-    """Return what holds for every example, of a value by label, and the label that it is of.
+    """Return the value that holds for every example, computed from a value per label, and its label.
 
-    For each column it is the largest over its labels; of several columns the smallest; without columns, the
-    value of None. Nobody knows whether two events without a name of their column have the same.
+    For each column it is the largest value over its labels. With several columns it is the smallest of these.
+    Without columns it is the value of None. Events without the name of their column may have different
+    columns.
     """
     columns: dict[str, dict[Label, None]] = {}
     nameless = {event for event, _ in entries if event.shares and not event.column}
@@ -130,9 +134,10 @@ Numbers = npt.NDArray[np.float64]
 def renyi_divergences(
     event: dp_accounting.DpEvent, orders: tuple[float, ...] | None = None
 ) -> tuple[Numbers, Numbers]:
-    """Return orders and the Renyi divergence of a `mechanism` at each, [orders]; None: the library's.
+    """Return orders and the Renyi divergence of a `mechanism` at each, [orders]; None: the library's orders.
 
-    Guarantee: the smallest epsilon over orders is an upper bound for any orders, and no larger for more.
+    Guarantee: for any set of orders, the smallest epsilon over them is an upper bound. More orders never make
+    it larger.
     """
     parts = getattr(event, "events", (event,))
     found = [_renyi_accountant(getattr(each, "event", each), orders) for each in parts]
@@ -152,7 +157,7 @@ def _renyi_accountant(event: dp_accounting.DpEvent, orders: tuple[float, ...] | 
 
 
 def pld_epsilon(event: dp_accounting.DpEvent, delta: float, interval: float = FINE) -> float:
-    """Return epsilon by privacy loss distributions in bins of a width; Renyi's bound if that is less."""
+    """Return epsilon by privacy loss distributions with a bin width; Renyi's bound if that is smaller."""
     renyi = _rdp(event, delta)
     width = max(interval, WIDEST * renyi)  # narrower bins would fill memory
     if width > 1 or transforms_lose_digits(event, delta):  # bins wider than 1 are useless
@@ -171,7 +176,7 @@ def count_steps(event: dp_accounting.DpEvent) -> int:
 
 
 def transforms_lose_digits(event: dp_accounting.DpEvent, delta: float) -> bool:
-    """Return whether rounding in Fourier transforms is no small part of delta."""
+    """Return whether rounding in Fourier transforms is not small compared with delta."""
     return delta < SURE_DELTA or count_steps(event) * TRANSFORM_LOSS > 1e-3 * delta
 
 
@@ -192,8 +197,8 @@ ACCOUNTANTS: dict[str, Callable[[dp_accounting.DpEvent, float], float]] = {
 """Name -> (event, delta) -> epsilon.
 
 pld: privacy loss distributions, tight, the default. rdp: Renyi, for comparison with papers. rdp-classic:
-Renyi with the older and looser conversion o(alpha) + log(1 / delta) / (alpha - 1), as Xu et al. (KDD 2021)
-print it.
+Renyi with the older and looser conversion o(alpha) + log(1 / delta) / (alpha - 1), printed by Xu et al. (KDD
+2021).
 """
 
 
@@ -205,7 +210,7 @@ def _epsilon(event: dp_accounting.DpEvent, delta: float, accountant: str) -> flo
 
 
 def checked_entries(entries: Entries) -> EventCounts:
-    """Return (event, how often) pairs, or raise a SettingError: half a step would be counted as none.
+    """Return (event, count) pairs, or raise a SettingError: otherwise half a step would count as none.
 
     >>> checked_entries([(Event(0.02, 1.0), 2.5)])
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""Events: what one reading of the data costs an example, in one form for steps and releases."""
+"""Events: what one access to the data costs an example, in one form for steps and releases."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from equidp.errors import SettingError
 STEP = "step"
 """Name of the event of a step; a release has another."""
 SMALLEST_SHARE = 1 / 16
-"""Least share of a bound that a label may have, unless it has none: below it, what rounding adds to a sum
-(`bounding.ROUNDING`, a share of the whole bound) would be no small part of the label's own."""
+"""Smallest share of a bound that a label may have, except 0. Rounding adds a share of the whole bound to a
+sum (`bounding.ROUNDING`). For smaller shares, it would not be small compared with the label's own bound."""
 
 
 class Label(NamedTuple):
-    """One value of one column of labels, such as a group of people: each example has one in each column.
+    """One value of a column of labels, such as a group of people. Each example has one label in each column.
 
     Attributes:
-        column: digest of the column: its names, and whose label is which. "1" of two columns is two labels.
-        name: of the value.
+        column: digest of the column, from its names and each example's label. "1" in two columns is two
+            labels.
+        name: name of the value.
     """
 
     column: str
@@ -30,11 +31,12 @@ class Label(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """The Poisson-subsampled Gaussian mechanism that an event is to one example.
+    """What an event costs one example: a Poisson-subsampled Gaussian mechanism.
 
     Attributes:
-        rate: probability that the example is read, in [0, 1].
-        noise: noise multiplier, over what the example can move; 0: no privacy; infinite: nothing is spent.
+        rate: probability that the example is sampled, in [0, 1].
+        noise: noise multiplier, relative to what the example can move. 0: no privacy; infinite: nothing is
+            spent.
     """
 
     rate: float
@@ -43,16 +45,16 @@ class Cost(NamedTuple):
 
 @dataclass(frozen=True)
 class Share:
-    """Public numbers by which a step treats the examples of one label.
+    """Public numbers that decide how a step treats the examples of one label.
 
     Attributes:
-        label: its name.
-        rate: probability q_k that one of its examples is in a sample, in [0, 1].
-        bound: c_k, the share of the sensitivity that its gradients may use; 0, or in [1/16, 1].
-        row: r_k, the largest norm of its rows of statistics; 0, or in [1/16, 1].
+        label: name of the label.
+        rate: probability q_k that an example of the label is in a sample, in [0, 1].
+        bound: share c_k of the sensitivity that its gradients may use; 0, or in [1/16, 1].
+        row: largest norm r_k of its rows of statistics; 0, or in [1/16, 1].
 
     Raises:
-        SettingError: no name, or a value outside its range.
+        SettingError: the name is empty, or a value is outside its range.
     """
 
     label: str
@@ -71,21 +73,22 @@ class Share:
 
 @dataclass(frozen=True)
 class Event:
-    """One reading of the data: a Poisson sample, a gradient query, and perhaps a statistics query on it.
+    """One access to the data: a Poisson sample, a gradient query, and perhaps a statistics query on it.
 
-    A release beside the steps of a run is an event of rate 1 with a name of its own.
+    A release that is not a step is an event of rate 1 with its own name.
 
     Attributes:
-        rate: largest probability of an example to be in the sample, in (0, 1].
-        noise: sigma, noise of the gradient query over its sensitivity, in [0, inf); 0: no privacy.
-        statistics_noise: sigma_s, noise of the statistics query over its sensitivity, 1; None: no such query.
-        name: of what is released.
-        shares: one for each label, in the order of their numbers; empty: all examples are treated alike.
-        column: digest of the column that the labels are of (`Label`); "" without shares.
+        rate: largest probability that an example is in the sample, in (0, 1].
+        noise: noise sigma of the gradient query over its sensitivity, in [0, inf); 0: no privacy.
+        statistics_noise: noise sigma_s of the statistics query over its sensitivity of 1; None: no such
+            query.
+        name: name of the event, `STEP` for a step.
+        shares: one share per label, in the order of their numbers; empty: all examples are treated alike.
+        column: digest of the labels' column (`Label`); "" without shares.
 
     Raises:
-        SettingError: a value outside its range or NaN, two shares of one label, or another largest rate than
-            that of the shares.
+        SettingError: a value is NaN or outside its range, a label has two shares, or `rate` is not the
+            largest rate of the shares.
 
     >>> event = Event(0.02, 1.0, shares=(Share("rare", 0.02, bound=0.5), Share("*", 0.01)), column="sex")
     >>> event.cost(Label("sex", "rare"))
@@ -119,17 +122,18 @@ class Event:
 
     @property
     def labels(self) -> tuple[Label, ...]:
-        """Labels that the event has shares for; none where all examples are treated alike."""
+        """Labels that the event has shares for; none if all examples are treated alike."""
         return tuple(Label(self.column, each.label) for each in self.shares)
 
     @property
     def drawn_rates(self) -> tuple[float, ...]:
-        """Probabilities that a sampler draws labels by; 0 for one that may add nothing: an absent example
-        does not even change in which order the others are added."""
+        """Sampling probability of each label; 0 for a label that may add nothing.
+
+        An absent example does not even change the order in which the others are added."""
         return tuple(self.cost(label).rate for label in self.labels)
 
     def with_noises(self, change: Callable[[float], float]) -> Event:
-        """Return the event with both noise multipliers changed alike.
+        """Return the event with the same change to both noise multipliers.
 
         >>> Event(0.1, 1.0, 3.0).with_noises(lambda noise: 2 * noise)
         Event(rate=0.1, noise=2.0, statistics_noise=6.0, name='step', shares=(), column='')
@@ -138,18 +142,18 @@ class Event:
         return replace(self, noise=change(self.noise), statistics_noise=statistics)
 
     def cost(self, label: Label | None = None) -> Cost:
-        """Return what the event costs an example of a label; None: the most that any example pays.
+        """Return the event's cost to an example of a label; None: its largest cost to any example.
 
         Formal guarantee: for datasets that differ in one example of the label, added or removed, the event is
-        the Poisson-subsampled Gaussian mechanism that is returned. Both queries read one sample, so together
+        the Poisson-subsampled Gaussian mechanism that is returned. Both queries use one sample, so together
         they are one Gaussian mechanism of noise multiplier ((c / sigma)^2 + (r / sigma_s)^2)^(-1/2),
         subsampled once (Andrew et al. 2021, Theorem 1).
 
         | case | cost |
         | --- | --- |
-        | a label of another column, or that the event has no share for | the largest rate, whole bounds |
-        | rate 0, or no share of any query | rate 0, infinite noise: nothing |
-        | a query without noise that the label has a share of | noise 0: no privacy |
+        | a label of another column, or without a share in the event | the largest rate, whole bounds |
+        | rate 0, or a share of 0 in every query | rate 0, infinite noise: nothing |
+        | a query without noise in which the label has a share above 0 | noise 0: no privacy |
         """
         share = Share("*", self.rate)
         if label is not None and label.column == self.column:
@@ -167,7 +171,7 @@ class Event:
 
     @classmethod
     def of_record(cls, record: Mapping[str, Any]) -> Event:
-        """Return the event whose `dataclasses.asdict` this is, also after it was written as JSON.
+        """Return the event from its `dataclasses.asdict`, also after a round trip through JSON.
 
         >>> from dataclasses import asdict
         >>> event = Event(0.1, 1.0, shares=(Share("a", 0.1),), column="1")
@@ -189,23 +193,23 @@ class Event:
 
 
 Entries = Iterable[tuple[Event, int]]
-"""(event, how often) pairs."""
+"""(event, count) pairs."""
 EventCounts = tuple[tuple[Event, int], ...]
-"""The same, kept: they can be read more than once."""
+"""The same as a tuple, which can be read more than once."""
 UNITS = ROWS, PEOPLE = "rows", "people"
-"""Whose privacy is counted: that of single rows, or of people with all their rows. The two add up to no
-epsilon: a person with several rows loses more by a run on rows than its epsilon says."""
+"""Unit of privacy: single rows, or people with all their rows. Costs of the two units cannot be added. A run
+on rows costs a person with several rows more than its epsilon says."""
 
 
 class Account(Protocol):
-    """A ledger, as far as the kernel uses it (`equidp.ledger`)."""
+    """The part of a ledger that the kernel uses (`equidp.ledger`)."""
 
     def charge(self, run: str, event: Event, ahead: int = 1) -> None:
-        """Record one more event of a run, of which up to `ahead` are to come; return once it is on disk.
+        """Record one more event of a run, of which up to `ahead` are left; return once it is on disk.
 
         Raises:
-            BudgetError: it cannot be recorded, or is not allowed; the event must not take place.
+            BudgetError: the event cannot be recorded or is not allowed, and must not take place.
         """
 
     def count(self, run: str, event: Event) -> int:
-        """Return how often a run has had this event."""
+        """Return the number of these events that a run has spent."""

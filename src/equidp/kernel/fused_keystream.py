@@ -1,4 +1,4 @@
-"""ChaCha20's keystream by one kernel of Triton. `equidp.kernel.keystream` checks it before it is used."""
+"""ChaCha20's keystream in one Triton kernel. `equidp.kernel.keystream` checks it before use."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import triton.language as tl
 from torch import Tensor
 
 _SIZE = 128
-"""Blocks of the keystream that one program makes: one for each of its threads."""
+"""Number of keystream blocks that one program computes, one per thread."""
 
 
 def blocks_of(start: Tensor, blocks: int) -> Tensor:
-    """Return blocks of the keystream, [blocks, 16], int32, that follow from the state of the first, [16].
+    """Return keystream blocks, [blocks, 16], int32, computed from the state of the first block, [16].
 
-    Guarantee: each number of the result is written, by the one program that has its block.
+    Guarantee: each number of the result is written, by the one program that computes its block.
     """
     words = torch.empty(blocks, 16, dtype=torch.int32, device=start.device)
     with torch.cuda.device_of(start):

@@ -1,4 +1,4 @@
-"""The process' random generators, that a user's own code draws from: torch's, NumPy's and Python's."""
+"""The global random generators of torch, NumPy and Python, which user code draws from."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ from numpy.random import MT19937
 from torch import Tensor
 
 _TWISTER = slice(3, 627)
-"""64-bit words of the state of torch's CPU generator that hold the 624 words of the Mersenne Twister."""
+"""64-bit words in the state of torch's CPU generator that contain the 624 words of the Mersenne Twister."""
 _spares: list[MT19937] = []
-"""Generators for `_numpy_apart`: to make one, or to copy the state of one, takes as long as a small step."""
+"""Generators for `_numpy_apart`. Making one, or copying its state, takes as long as a small step."""
 States = list[tuple[Callable[[], Any], Callable[[Any], None]]]
 """Functions that read and write the state of a generator."""
 _turn = threading.RLock()
-"""Held by the thread that has the process' generators in a state of its own."""
+"""Lock of the thread that has replaced the state of the global generators."""
 os.register_at_fork(after_in_child=lambda: globals().update(_turn=threading.RLock()))
 
 
 @contextmanager
 def from_the_system(*devices: torch.device) -> Iterator[None]:
-    """The global generators hold fresh entropy of the operating system inside, and are restored after.
+    """Context in which the global generators have fresh entropy of the operating system; restored afterwards.
 
-    Formal guarantee: what is drawn inside (the masks of dropout, say) follows from os.urandom alone, and so
-    is independent of the data and of everything drawn outside. A generator of known seed deals its numbers
-    out in order of place: one example more in a batch would give all examples after it other masks, which no
-    clipping bound covers.
+    Formal guarantee: everything drawn inside (for example dropout masks) is a function of os.urandom only. It
+    is therefore independent of the data and of everything drawn outside. A generator with a known seed
+    assigns its numbers by position. One more example in a batch would change the masks of all examples after
+    it, and no clipping bound covers that.
 
     | generator | entropy |
     | --- | --- |
-    | torch's of the CPU | its whole state, 19,937 bits |
-    | torch's of a CUDA, MPS or other device that is named | a seed of 64 bits |
-    | NumPy's and Python's (`np.random.rand`, `random.random`) | seeds of 512 bits |
-    | of a worker process of a DataLoader | the same, from the worker's start (`fill_from_the_system`) |
+    | torch, on the CPU | its whole state, 19,937 bits |
+    | torch, on a CUDA, MPS or other device in `devices` | a seed of 64 bits |
+    | NumPy and Python (`np.random.rand`, `random.random`) | seeds of 512 bits |
+    | in a worker process of a DataLoader | the same, from the worker's start (`fill_from_the_system`) |
     | another generator object, or one that is seeded inside | not covered |
     | a `np.random.Generator` of `np.random.get_bit_generator()` | not covered |
 
-    One thread is inside at a time, others wait; a thread may enter again. The caller's states come back also
-    if an error ends what runs inside, except for the normal number that NumPy stores after an odd number of
-    `np.random.randn`: it is dropped, since to read it takes as long as a small step.
+    Only one thread is inside at a time, and it may enter again; others wait. The caller's states are restored
+    even if the code inside raises an error. The exception is the normal number that NumPy stores after an odd
+    number of `np.random.randn`. It is dropped, because reading it takes as long as a small step.
 
     Args:
-        devices: that draw inside, such as the one of the model; the CPU always counts.
+        devices: devices that draw inside, such as the model's; the CPU is always included.
     """
     with _turn, _numpy_apart(), _restored(_copied(*devices)):
         fill_from_the_system(*devices)
@@ -58,7 +58,7 @@ def from_the_system(*devices: torch.device) -> Iterator[None]:
 
 
 def fill_from_the_system(*devices: torch.device) -> None:
-    """Give the global generators of this process fresh entropy, as `from_the_system` has it, to keep."""
+    """Give this process's global generators fresh entropy, as in `from_the_system`, for good."""
     torch.set_rng_state(_fresh_state())
     np.random.seed(np.frombuffer(os.urandom(64), dtype=np.uint32))  # noqa: NPY002
     random.seed(os.urandom(64))
@@ -68,7 +68,7 @@ def fill_from_the_system(*devices: torch.device) -> None:
 
 
 def generator_from_the_system() -> torch.Generator:
-    """Return a generator of the CPU whose whole state is fresh entropy of the operating system."""
+    """Return a CPU generator whose whole state is fresh entropy of the operating system."""
     generator = torch.Generator()
     generator.set_state(_fresh_state())
     return generator
@@ -76,7 +76,7 @@ def generator_from_the_system() -> torch.Generator:
 
 @contextmanager
 def restore_generators(*devices: torch.device) -> Iterator[None]:
-    """Restore the global generators at the end; inside, this thread alone may seed them."""
+    """Restore the global generators at the end; inside, only this thread may seed them."""
     with _turn, _restored(generators(*devices)):
         yield
 
@@ -93,7 +93,7 @@ def _restored(states: States) -> Iterator[None]:
 
 @contextmanager
 def _numpy_apart() -> Iterator[None]:
-    """Give the functions of `np.random` another generator inside; the caller's stays as it is."""
+    """Replace the generator of `np.random` inside; the caller's generator stays as it is."""
     read, write = np.random.get_bit_generator, np.random.set_bit_generator  # type: ignore[attr-defined]
     before, spare = read(), _spares.pop() if _spares else MT19937()
     with before.lock:  # nobody draws from it at this moment
@@ -107,7 +107,7 @@ def _numpy_apart() -> Iterator[None]:
 
 
 def generators(*devices: torch.device) -> States:
-    """Return functions that read and write the state of each global generator, of the CPU and of devices."""
+    """Return functions that read and write the state of each global generator, on the CPU and on devices."""
     return [(np.random.get_state, np.random.set_state), *_copied(*devices)]
 
 
@@ -120,7 +120,7 @@ def _copied(*devices: torch.device) -> States:
 
 
 def _accelerators(devices: tuple[torch.device, ...]) -> list[torch.device]:
-    """Return the devices that have a generator of their own, each once."""
+    """Return the devices with their own generator, each once."""
     return [device for device in dict.fromkeys(devices) if device.type not in ("cpu", "meta")]
 
 
@@ -135,7 +135,7 @@ def _set_state_on(device: torch.device, state: Tensor) -> None:
 
 
 def _fresh_state() -> Tensor:
-    """A state of the CPU's generator whose words are the operating system's: a seed would have 32 bits."""
+    """Return a state of the CPU generator from random words of the system; a seed would have 32 bits."""
     words = _seeded_words().copy()
     words[_TWISTER] = np.frombuffer(os.urandom(4 * 624), dtype=np.uint32)
     return torch.from_numpy(words.view(np.uint8))
@@ -143,7 +143,7 @@ def _fresh_state() -> Tensor:
 
 @lru_cache(maxsize=1)
 def _seeded_words() -> npt.NDArray[np.uint64]:
-    """The state of a seeded generator in words of 64 bits; NumPy seeds the same twister in the same way."""
+    """Return a seeded generator's state in 64-bit words; NumPy seeds the same twister in the same way."""
     words = torch.Generator().manual_seed(5489).get_state().numpy().view(np.uint64)
     expected = np.random.RandomState(5489).get_state(legacy=False)["state"]["key"]
     assert (words[_TWISTER] == expected).all(), f"PyTorch {torch.__version__} has another form of generator"

@@ -1,7 +1,7 @@
-"""Inputs of a model: one tensor, or several in order or by name. The first axis of each is the examples.
+"""Inputs of a model: one tensor, or several in order or by name. The first axis of each is the batch.
 
-Formal guarantee: all tensors of the inputs are treated alike, so that an example that leaves the batch, or is
-in one part of it, does so with all that it has.
+Formal guarantee: all tensors of the inputs are treated alike. If an example leaves the batch, or is put into
+one part of it, this applies to all of its tensors.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 Inputs = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]
-"""A tensor [batch, ...], a tuple of such, or a mapping from names to such."""
+"""A tensor [batch, ...], a tuple of inputs, or a mapping from names to inputs."""
 
 
 def map_tensors(function: Callable[..., Any], first: Any, *others: Any) -> Any:
-    """Return the results of `function` on the tensors at each place, in the form of the first inputs.
+    """Apply `function` to the tensors at each place, and return results in the form of the first inputs.
 
-    Tuples stay tuples, mappings become dictionaries; either may hold others. All inputs have one form.
+    Tuples stay tuples, mappings become dictionaries, and both can be nested. All inputs have the same form.
 
     >>> map_tensors(lambda one: 2 * one, {"ids": torch.tensor([1, 2])})
     {'ids': tensor([2, 4])}
@@ -70,7 +70,7 @@ def taken(inputs: Any, which: Tensor | slice | list[int] | None) -> Any:
 
 
 def in_parts(inputs: Any, size: int | None) -> list[Any]:
-    """Return the examples in order, at most so many at a time; None: all at once. None of an empty batch.
+    """Return the examples in order, in parts of at most `size`; None: one part. An empty batch has no parts.
 
     >>> in_parts((torch.arange(3), torch.ones(3)), 2)
     [(tensor([0, 1]), tensor([1., 1.])), (tensor([2]), tensor([1.]))]
@@ -94,12 +94,12 @@ def moved_to(inputs: Any, device: torch.device | str) -> Any:
 
 
 def count_changes(values: Tensor) -> int:
-    """Return the number of changes in place so far, as torch counts them; 0 where it counts none."""
+    """Return torch's count of in-place changes so far; 0 if torch does not count them."""
     return 0 if values.is_inference() else values._version
 
 
 def same(one: Tensor, other: Tensor) -> bool:
-    """Return whether two tensors are equal in shape, type, device and value; NaN equals NaN alone.
+    """Return whether two tensors are equal in shape, type, device and value; NaN equals only NaN.
 
     >>> unknown = torch.tensor([torch.nan])
     >>> same(unknown, unknown.clone()), same(unknown, torch.zeros(1))

@@ -1,4 +1,4 @@
-"""Random words made on a GPU: ChaCha20 (RFC 8439), by one kernel of Triton."""
+"""Random words computed on a GPU: ChaCha20 (RFC 8439) in one Triton kernel."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor
 
 _CONSTANT = np.frombuffer(b"expand 32-byte k", dtype="<i4")
 _MANY = 2**9
-"""Words from which on a device is faster than AES on the CPU and a copy (docs/evidence-speed.md)."""
+"""Smallest count for which a device is faster than AES on the CPU and a copy (docs/evidence-speed.md)."""
 
 
 def makes_words(device: torch.device, count: int) -> bool:
-    """Return whether so many words should be made on this device: it is faster there, and `is_exact`.
+    """Return whether to compute this many words on the device: it is faster there, and `is_exact`.
 
     >>> makes_words(torch.device("cpu"), 2**20)
     False
@@ -24,11 +24,11 @@ def makes_words(device: torch.device, count: int) -> bool:
 
 
 def keystream(key: bytes, count: int, device: torch.device) -> Tensor:
-    """Return words of 64 bits, [count], int64, on the device: ChaCha20's keystream from block 0 on, nonce 0.
+    """Return 64-bit words, [count], int64, on the device: ChaCha20's keystream from block 0 on, nonce 0.
 
-    Formal guarantee: bit for bit what RFC 8439 says, on a device that `is_exact`. Nothing but the key, 32
-    bytes, decides it: draw one for each call. 2^34 words and more are refused, as the counter would wrap
-    around.
+    Formal guarantee: on a device that `is_exact`, the words are the keystream of RFC 8439, bit for bit. Only
+    the key of 32 bytes decides them, so draw a new key for each call. 2^34 words or more are rejected,
+    because the counter would wrap around.
     """
     blocks = -(-count // 8)
     if blocks > np.iinfo(np.int32).max:
@@ -42,9 +42,9 @@ def keystream(key: bytes, count: int, device: torch.device) -> Tensor:
 
 @lru_cache(maxsize=64)
 def is_exact(device: torch.device) -> bool:
-    """Return whether a CUDA device computes the same keystream as the library `cryptography`; tried once.
+    """Return whether a CUDA device computes the same keystream as the library `cryptography`; checked once.
 
-    A compiler in which integers do not wrap around would draw words from a cipher that nobody has studied.
+    If a compiler did not wrap integers around, the words would come from a cipher that nobody has studied.
     """
     if device.type != "cuda":
         return False

@@ -1,12 +1,12 @@
-"""Where randomness comes from: a seed for research, the operating system for release.
+"""Sources of randomness: the operating system for models to release, a seed for research.
 
-Both the Poisson sample and the noise are part of the privacy guarantee, so both are drawn here. A seed undoes
-the guarantee for anyone who knows it: use seeded runs to compare methods, never for a model that is released.
+Both the Poisson sample and the noise are part of the privacy guarantee, so both are drawn here. Anyone who
+knows the seed undoes the guarantee. Use seeded runs to compare methods, never for a model that you release.
 
-Floating point: a computer reaches only some values of the normal distribution, and a noisy sum can reveal
-which sum it was (Mironov, CCS 2012). Draws are therefore finer towards both tails, where values lie further
-apart, and every noisy sum is rounded to a grid that depends on the scale of its noise alone (`grid`): up to 8
-standard deviations, for any sum, about fifty to 10^12 draws lead to each point.
+Floating point: a computer reaches only some values of the normal distribution, and a noisy sum can reveal the
+exact sum (Mironov, CCS 2012). Draws are therefore finer towards both tails, where values are further apart.
+Every noisy sum is rounded to a grid that depends only on the scale of its noise (`grid`). For any sum, about
+fifty to 10^12 draws lead to each grid point within 8 standard deviations.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SHORT = 2**12  # bytes; up to here os.urandom is faster than a cipher that is s
 def grid(deviation: float) -> float:
     """Return the spacing that sums with noise of this standard deviation are rounded to, a power of 2.
 
-    Guarantee: it depends on the deviation alone, so rounding to it is post-processing of the noisy sum.
+    Guarantee: it depends only on the deviation, so rounding to it is post-processing of the noisy sum.
 
     | deviation | spacing |
     | --- | --- |
@@ -58,14 +58,15 @@ def grid(deviation: float) -> float:
 class Randomness(ABC):
     """A stream of independent draws that never repeats.
 
-    Guarantee: a draw is one 64-bit word, mapped into an open interval as an odd multiple of half the spacing:
-    exact in float64 and never an end of the interval, so every draw is finite. A count of 0 gives an empty
-    array.
+    Guarantee: a draw is one 64-bit word, mapped into an open interval as an odd multiple of half the spacing.
+    It is exact in float64 and never an end of the interval, so every draw is finite. A count of 0 gives an
+    empty array.
 
     Attributes:
-        shared: whether each of several processes has the same stream. One that leaves draws to another then
+        shared: whether several processes have the same stream. A process that leaves draws to another then
             skips them, so that the stream stays the same in all.
-        start_of_worker: called with its number in each process that loads examples; None: torch seeds it.
+        start_of_worker: called with the worker's number in each process that loads examples; None: torch
+            seeds it.
     """
 
     shared = False
@@ -86,7 +87,7 @@ class Randomness(ABC):
     def normal(self, count: int, device: torch.device | str = "cpu", deviation: float = 1.0) -> Tensor:
         """Return float64 normal draws, [count]: quantiles of odd multiples of 2^-54 (tails: 2^-65).
 
-        They are computed on the device, and stay on the CPU for a device without float64 (`exact_place`).
+        They are computed on the device, or on the CPU if the device has no float64 (`exact_place`).
         """
         words = self.words_on(exact_place(torch.device(device)), count)
         places = (words >> 11).double().add_(0.5).mul_(2.0**-52)  # in (-1, 1)
@@ -101,25 +102,25 @@ class Randomness(ABC):
         return draws
 
     def skip(self, count: int) -> None:
-        """Leave out what `normal(count)` would draw, where the stream is shared."""
+        """Skip what `normal(count)` would draw, if the stream is shared."""
         assert not self.shared, "a shared stream says how to skip draws of it"
 
     def for_model(self, *devices: torch.device) -> AbstractContextManager[None]:
-        """A context for a user's code, which may draw random numbers of its own: a forward pass (dropout), or
-        loading examples (augmentation).
+        """Return a context for user code that may draw random numbers: dropout in a forward pass, or
+        augmentation.
 
-        Here, the global generators of torch, NumPy and Python stay as the caller left them.
+        In this class, the global generators of torch, NumPy and Python stay as the caller left them.
         """
         return nullcontext()
 
     def generator(self) -> torch.Generator:
-        """Return a generator of the CPU that follows from one word of this stream."""
+        """Return a CPU generator determined by one word of this stream."""
         return torch.Generator().manual_seed(int(self.words(1)[0]) & (2**63 - 1))
 
 
 @lru_cache(maxsize=64)
 def exact_place(device: torch.device) -> torch.device:
-    """The device, or the CPU for one without float64, as Apple's MPS is: noise is added in float64 alone."""
+    """Return the device, or the CPU if it has no float64, like MPS: noise is added only in float64."""
     try:
         torch.zeros(1, dtype=torch.float64, device=device).erfinv_()
     except (TypeError, RuntimeError):
@@ -137,18 +138,19 @@ def to_double(values: Tensor) -> Tensor:
 
 
 def _start_worker(number: int) -> None:
-    """Fill the generators of a process of a DataLoader, which torch seeded with 32 bits and its number."""
+    """Fill the generators of a DataLoader worker, which torch seeded with 32 bits and the worker's number."""
     fill_from_the_system()
 
 
 class SystemRandomness(Randomness):
     """Cryptographic draws with keys from the operating system: for models that are released.
 
-    Guarantee: few words are os.urandom's own; many are a keystream under a key of os.urandom for this call
-    alone: AES-256 in counter mode on the CPU, or ChaCha20 on a GPU where that is faster and gives the words
-    of the library `cryptography` (`keystream.makes_words`). Nothing is kept between calls that a fork or a
-    copy of the process could reuse.
-    The global generators, and those of workers, draw from the operating system too (`generators`).
+    Guarantee: a few words come directly from os.urandom. Many words are a keystream under a key from
+    os.urandom that is used for this call only. The cipher is AES-256 in counter mode on the CPU. It is
+    ChaCha20 on a GPU if that is faster and gives the words of the library `cryptography`
+    (`keystream.makes_words`). Nothing is kept between calls that a fork or a copy of the process could reuse.
+
+    The global generators, also in workers, draw from the operating system too (`generators`).
     """
 
     start_of_worker = staticmethod(_start_worker)
@@ -173,7 +175,7 @@ class SystemRandomness(Randomness):
 
 
 class SeededRandomness(Randomness):
-    """A stream that a seed determines, on every device: for research, where two runs must see the same noise.
+    """A stream determined by a seed, on every device, for research in which two runs must see the same noise.
 
     Args:
         seed: whole number >= 0.
@@ -186,7 +188,7 @@ class SeededRandomness(Randomness):
         self._seed, self._numpy = seed, np.random.default_rng([seed, *part] if part else seed)
 
     def go_on_after(self, steps: int) -> None:
-        """Take the stream of a run that is resumed after so many steps, so that no noise comes twice."""
+        """Switch to the stream of a run resumed after this many steps, so that no noise is used twice."""
         self._numpy = np.random.default_rng([self._seed, steps] if steps else self._seed)
 
     def words(self, count: int) -> npt.NDArray[np.int64]:

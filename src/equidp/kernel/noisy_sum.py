@@ -1,5 +1,4 @@
-"""Noisy sums: Gaussian noise added in float64 and rounded to a grid, so that sums give away no more than the
-noise says."""
+"""Gaussian noise, added to sums in float64 and rounded to a grid, so that low-order bits reveal nothing."""
 
 from __future__ import annotations
 
@@ -14,11 +13,11 @@ from equidp.kernel.noise import Randomness, exact_place, grid
 from equidp.kernel.processes import ALONE, Processes
 
 _NOISE_BLOCK, _DEVICE_NOISE_BLOCK = 2**16, 2**22
-"""Numbers that noise is drawn for at a time: on the CPU what fits into the cache, elsewhere so many that
-calls are few."""
+"""Number of draws of noise at a time: on the CPU as many as fit into the cache, elsewhere enough to keep
+calls few."""
 _JOINED = 2**18
-"""Numbers whose sums are joined into one tensor: few enough that the copy takes little memory, and the same
-on all devices."""
+"""Number of sums joined into one tensor: few enough that the copy takes little memory, and the same on all
+devices."""
 
 
 def private_sum(
@@ -29,22 +28,23 @@ def private_sum(
     randomness: Randomness,
     processes: Processes = ALONE,
 ) -> Tensor:
-    """The sum of rows, each scaled to norm <= bound, plus Gaussian noise.
+    """Return the sum of rows, each scaled to norm <= bound, plus Gaussian noise.
 
     Formal guarantee: for two sets of rows that differ in one row, added or removed, this is a Gaussian
-    mechanism with noise multiplier `noise_multiplier`. The rows may be spread over processes. No rows give
-    noise alone; infinite and NaN rows count as zero; a noise multiplier of 0 gives no guarantee.
+    mechanism with noise multiplier `noise_multiplier`. The rows may be spread over processes. Without rows,
+    the result is only noise. Infinite and NaN rows count as zero. A noise multiplier of 0 gives no guarantee.
 
     Args:
         rows: [batch, d]; the batch may be empty.
         bound: L2 sensitivity of the sum, > 0 and finite.
-        noise_multiplier: sigma; the standard deviation of the noise is sigma * bound * (1 + ROUNDING).
-        randomness: where the noise comes from.
-        processes: whose rows are summed; the result is the same in all.
+        noise_multiplier: noise multiplier sigma. The standard deviation of the noise is sigma * bound * (1 +
+            ROUNDING).
+        randomness: source of the noise.
+        processes: processes whose rows are summed; the result is the same in all.
 
     Returns:
-        [d], float64, on the grid of its noise (`equidp.kernel.noise.grid`); on the CPU where the rows'
-        device has no float64.
+        [d], float64, on the grid of its noise (`equidp.kernel.noise.grid`); on the CPU if the rows' device
+        has no float64.
 
     Example:
         >>> import torch, equidp
@@ -59,14 +59,14 @@ def private_sum(
 
 
 Blocks = list[list[nn.Parameter]]
-"""Parameters in their order, cut into blocks whose sums are joined: a step then takes as many operations as
-there are blocks, not parameters."""
+"""Parameters in their order, in blocks whose sums are joined. A step then takes one operation per block, not
+per parameter."""
 
 
 def parameter_blocks(parameters: Sequence[nn.Parameter], size: int = _JOINED) -> Blocks:
     """Return the parameters in blocks of at most `size` numbers, of one device and type each.
 
-    A larger parameter is a block of its own.
+    A larger parameter is its own block.
 
     >>> weight, bias = nn.Linear(3, 2).parameters()
     >>> [len(block) for block in parameter_blocks([weight, bias])]
@@ -85,7 +85,7 @@ def parameter_blocks(parameters: Sequence[nn.Parameter], size: int = _JOINED) ->
 
 
 def join_sums(blocks: Blocks, sums: Sums) -> list[Tensor]:
-    """Return the float64 sums of each block as one tensor, [numbers]; zeros where a parameter has no sum."""
+    """Return the float64 sums of each block as one tensor, [numbers]; zeros for a parameter without a sum."""
 
     def flat(parameter: nn.Parameter) -> Tensor:
         if parameter in sums:
@@ -98,7 +98,7 @@ def join_sums(blocks: Blocks, sums: Sums) -> list[Tensor]:
 
 
 def split_sums(blocks: Blocks, joined: Sequence[Tensor]) -> list[Tensor]:
-    """Return the joined tensors as one for each parameter, [*shape], in its type and on its device."""
+    """Split the joined tensors into one per parameter, [*shape], in its type and on its device."""
     found = []
     for block, total in zip(blocks, joined, strict=True):
         total = total.to(block[0].device, block[0].dtype)
@@ -116,23 +116,23 @@ def release(
     divisor: float,
     processes: Processes = ALONE,
 ) -> None:
-    """Replace contiguous sums by their totals over processes plus noise, over `divisor`, in place.
+    """Replace contiguous sums in place: total over processes, add noise, and divide by `divisor`.
 
-    Formal guarantee: if one example moves the computed sums of one process by at most (1 + ROUNDING) times
-    the sensitivity that this process gives, the result is a Gaussian mechanism with noise multiplier
-    `noise_multiplier`, also where processes give different sensitivities: sums travel in units of them. The
-    first process adds the noise, once, and the result is the same in all.
+    Formal guarantee: suppose that one example moves the computed sums of one process by at most (1 +
+    ROUNDING) times the sensitivity that this process passes. Then the result is a Gaussian mechanism with
+    noise multiplier `noise_multiplier`. Processes may pass different sensitivities, because each sends its
+    sums in units of its own. The first process adds the noise, once, and the result is the same in all.
 
     | case | what happens |
     | --- | --- |
     | noise_multiplier = 0 | exact totals: no guarantee, and no sensitivity is needed |
-    | a process fails or is gone | ProcessError; the totals are not to be used |
+    | a process fails or is gone | ProcessError; do not use the totals |
 
     Args:
-        totals: this process' sums, in float64.
-        sensitivity: of these sums, > 0; finite unless there is no noise.
-        noise_multiplier: sigma.
-        divisor: expected batch size, say.
+        totals: this process's sums, in float64.
+        sensitivity: sensitivity of these sums, > 0; finite unless there is no noise.
+        noise_multiplier: noise multiplier sigma.
+        divisor: for example the expected batch size.
     """
     several = processes.count > 1
     if several and noise_multiplier:
@@ -157,9 +157,9 @@ def release(
 def add_noise(totals: Sequence[Tensor], scale: float, randomness: Randomness, divisor: float) -> None:
     """Add noise of standard deviation `scale` to contiguous sums, round, and divide by `divisor`, in place.
 
-    Formal guarantee: the result follows from the rounded noisy sum alone. Noise is added before anything is
-    rounded, so the grid's width does not depend on the data. Sums on a device without float64 are noised and
-    rounded on the CPU.
+    Formal guarantee: the result is a function of only the rounded noisy sum. Noise is added before anything
+    is rounded, so the grid's width does not depend on the data. If a device has no float64, noise is added
+    and rounded on the CPU.
     """
     width = grid(scale)
     for total in totals:

@@ -18,10 +18,10 @@ class Setting(NamedTuple):
     """Public numbers that a policy starts from.
 
     Attributes:
-        num_groups: K.
-        expected_batch_size: b = q n.
-        noise_multiplier: sigma.
-        num_parameters: of the model, those that are trained.
+        num_groups: number of groups K.
+        expected_batch_size: expected batch size b = q n.
+        noise_multiplier: noise multiplier sigma.
+        num_parameters: number of trained parameters of the model.
 
     Example:
         >>> import equidp
@@ -47,28 +47,29 @@ class NoState(NamedTuple):
 
 
 class Policy(ABC):  # noqa: B024 -- a policy gives bound, or weight and sensitivity
-    """A method of private training, as far as methods differ. Subclasses are frozen dataclasses.
+    """A method of private training: the rules in which methods differ. Subclasses are frozen dataclasses.
 
-    Most methods give a `bound` alone: each gradient is shortened to it. The fields of the dataclass are the
-    method's settings: numbers, texts, None, or a mapping from names of groups to numbers ("*": all others).
-    They are public and never change. What a policy learns is in its state, a NamedTuple of tensors that the
-    kernel keeps.
+    Most methods define only `bound`, to which each gradient is clipped. The fields of the dataclass are the
+    method's settings: numbers, texts, None, or a mapping from group names to numbers ("*": all others). They
+    are public and never change. What a policy learns is in its state, a NamedTuple of tensors that the kernel
+    keeps.
 
-    In each step the kernel asks `statistics` (only where `statistics_ratio` is set), `update` with the noisy
-    sum of those rows, `bound` of every group, whose largest is the sensitivity S, and `weight`. Rules see one
-    example, a norm and a group as 0-dimensional tensors, under `torch.vmap`: use torch operations, and
-    `torch.where` in place of `if`. They get a copy of the state, and the kernel enforces S and the length of
-    rows, so a mistake here costs accuracy, not privacy.
+    In each step the kernel calls `statistics` (only if `statistics_ratio` is set), `update` with the noisy
+    sum of those rows, `bound` for every group, and `weight`. The largest bound is the sensitivity S. Rules
+    see one example at a time, with its norm and group as 0-dimensional tensors, under `torch.vmap`. Use torch
+    operations, and `torch.where` instead of `if`. Rules receive a copy of the state, and the kernel enforces
+    S and the norm of rows. A mistake in a rule therefore costs accuracy, not privacy.
 
-    A policy may also change losses, by `loss_terms` terms that it adds to the loss of each example: the
-    engine measures `objective` with the `context` of the example's group, `statistics` gets the terms last,
-    and `after_gradient` sees the private gradient.
+    A policy may also change losses, by `loss_terms` terms that it adds to the loss of each example. The
+    engine then measures `objective` with the `context` of the example's group, `statistics` receives the
+    terms as its last argument, and `after_gradient` sees the private gradient.
 
     Attributes:
-        statistics_ratio: sigma_s / sigma, how much noisier statistics are than gradients; None: reads none.
-        private: False for plain SGD alone, which takes no noise.
-        needs_groups: whether the method treats groups differently, and so needs them.
-        loss_terms: number of terms that the method adds to losses; 0: it leaves losses as they are.
+        statistics_ratio: sigma_s / sigma, how much noisier statistics are than gradients; None: no
+            statistics.
+        private: False only for plain SGD, which has no noise.
+        needs_groups: whether the method needs groups, because it treats them differently.
+        loss_terms: number of terms that the method adds to each loss; 0: losses stay as they are.
 
     Example:
         >>> import torch, equidp
@@ -99,7 +100,7 @@ class Policy(ABC):  # noqa: B024 -- a policy gives bound, or weight and sensitiv
         raise NotImplementedError(f"{type(self).__name__} reads no statistics.")
 
     def bound(self, state: Any, group: Tensor) -> float | Tensor:
-        """The largest weight * norm that an example of this group could have; the same for all by default."""
+        """The largest weight * norm of an example of this group; by default the same for all groups."""
         return self.sensitivity(state)
 
     def weight(self, state: Any, norm: Tensor, group: Tensor) -> Tensor:
@@ -109,19 +110,21 @@ class Policy(ABC):  # noqa: B024 -- a policy gives bound, or weight and sensitiv
         return (bound / norm).clamp(max=1.0)
 
     def sensitivity(self, state: Any) -> float:
-        """The bound of all groups, of a policy that gives `weight` and no `bound`."""
+        """The bound of all groups, for a policy that defines `weight` and not `bound`."""
         name = type(self).__name__
         raise PolicyError(f"{name} has no bound; write bound(self, state, group).", field="bound")
 
     def context(self, state: Any, group: Tensor) -> Context:
-        """Public numbers, of any shapes, beside the loss of one example of this group."""
+        """Public numbers, of any shapes, for the loss of one example of this group."""
         raise NotImplementedError(f"{type(self).__name__} adds nothing to losses.")
 
     def objective(
         self, loss: LossOfExample, parameters: dict[str, Tensor], context: Context
     ) -> tuple[Tensor, Tensor]:
-        """Loss of one example with what the policy adds, a number, and its terms, [loss_terms], of trained
-        parameters by name. The engine differentiates it under `torch.vmap`."""
+        """Loss of one example with the policy's terms added, a number, and the terms, [loss_terms].
+
+        Both are functions of the trained parameters by name. The engine differentiates the loss under
+        `torch.vmap`."""
         raise NotImplementedError(f"{type(self).__name__} adds nothing to losses.")
 
     def after_gradient(self, state: Any, gradient: Tensor) -> NamedTuple:
@@ -129,18 +132,18 @@ class Policy(ABC):  # noqa: B024 -- a policy gives bound, or weight and sensitiv
         return state  # type: ignore[no-any-return]
 
     def released(self, state: Any) -> dict[str, Tensor]:
-        """Values to plot beside the bounds, by name: a number or one number per group, [K]."""
+        """Values to plot with the bounds, by name: a number or one number per group, [K]."""
         return {}
 
 
 def statistics_noise(policy: Policy, noise_multiplier: float) -> float | None:
-    """sigma_s, the noise multiplier of the policy's statistics, of sensitivity 1; None: it has none."""
+    """Noise multiplier sigma_s of the policy's statistics, of sensitivity 1; None: no statistics."""
     ratio = policy.statistics_ratio
     return None if ratio is None else float(ratio * noise_multiplier)
 
 
 def checked_state(policy: Policy, state: Any) -> Any:
-    """The state, which must be a NamedTuple of tensors; else a PolicyError."""
+    """Return the state, or raise a PolicyError unless it is a NamedTuple of tensors."""
     if hasattr(state, "_fields") and all(isinstance(each, Tensor) for each in state):
         return state
     name = type(policy).__name__
@@ -149,10 +152,10 @@ def checked_state(policy: Policy, state: Any) -> Any:
 
 
 def restored_state(policy: Policy, state: Any, values: Mapping[str, Tensor]) -> Any:
-    """The saved values, by name, as a state in place of this one.
+    """Return the saved values, by name, as a state to replace this one.
 
     Raises:
-        SettingError: they are of another policy, or for another number of groups.
+        SettingError: the values belong to another policy or another number of groups.
     """
     there = {name: getattr(value, "shape", None) for name, value in values.items()}
     expected = {name: value.shape for name, value in state._asdict().items()}
@@ -166,7 +169,7 @@ def restored_state(policy: Policy, state: Any, values: Mapping[str, Tensor]) -> 
 
 
 def copy_state(state: Any, device: torch.device | str = "cpu") -> Any:
-    """Copy a state without its graph to a device; in float32 where that has no float64."""
+    """Copy a state without its graph to a device; in float32 if the device has no float64."""
     single = state and exact_place(torch.device(device)) != torch.device(device)
     values = [value.float() if single and value.is_floating_point() else value for value in state]
     return type(state)._make([value.detach().to(device, copy=True) for value in values])

@@ -1,18 +1,18 @@
-"""Several processes that train one model: each sums its shard of the sample, the first adds the noise.
+"""Several processes train one model: each sums its shard of the sample, and the first adds the noise.
 
-Formal guarantee: shards are disjoint, so an example is in one process alone and moves the sum over processes
-by as much as it moves that process' own: at most the sensitivity. The first process resolves the plan, pays
-before anybody draws, and adds the noise once; what it made is what all of them get.
+Formal guarantee: shards are disjoint, so each example is in only one process. It moves the sum over processes
+by as much as it moves that process's own sum, which is at most the sensitivity. The first process resolves
+the plan, pays before any process draws, and adds the noise once. All processes receive its results.
 
 | case | what happens |
 | --- | --- |
 | a process has an empty sample | it takes part like any other |
-| the first process cannot pay, or is stopped | nobody draws; ProcessError in the others |
-| a process fails | its launcher ends the others (torchrun does); the step stays charged |
+| the first process cannot pay, or is stopped | no process draws; ProcessError in the others |
+| a process fails | its launcher, such as torchrun, ends the others; the step stays charged |
 
-Sums travel without noise, in messages whose length is the same in every step. Trusted, beside what one
-process trusts: torch.distributed, the network between the processes, and a dataset that gives the same
-example at the same place in all of them.
+Processes exchange sums without noise, in messages whose length is the same in every step. Several processes
+trust what one process trusts. They also trust torch.distributed, the network between them, and a dataset that
+gives the same example at the same index in all of them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from equidp.errors import ProcessError, SettingError
 
 @dataclass(frozen=True)
 class Processes:
-    """Processes that train one model, as one of them sees them.
+    """The processes that train one model, as seen by one of them.
 
     Attributes:
         rank: number of this process.
@@ -45,7 +45,7 @@ class Processes:
         return self.rank == 0
 
     def shard(self, num_examples: int) -> slice:
-        """Return the places of this process' examples: shards are disjoint, and together all of them.
+        """Return the indices of this process's examples. Shards are disjoint and together have all examples.
 
         Raises:
             SettingError: there are fewer examples than processes.
@@ -61,10 +61,10 @@ class Processes:
         return slice(num_examples * self.rank // self.count, num_examples * (self.rank + 1) // self.count)
 
     def from_first(self, make: Callable[[], Any]) -> Any:
-        """Return to every process what `make` gives in the first, which alone calls it.
+        """Call `make` in the first process only, and return its result in every process.
 
         Raises:
-            ProcessError: it failed there; the first process raises its own error.
+            ProcessError: `make` failed; the first process raises its own error.
 
         >>> ALONE.from_first(lambda: "a")
         'a'
@@ -87,7 +87,7 @@ class Processes:
             dist.reduce(tensor, 0)
 
     def copy_from_first(self, tensors: Sequence[Tensor]) -> None:
-        """Replace contiguous tensors by those of the first process, in place."""
+        """Replace contiguous tensors by the first process's tensors, in place."""
         for tensor in tensors if self.count > 1 else ():
             dist.broadcast(tensor, 0)
 

@@ -1,4 +1,4 @@
-"""A private run: it draws a sample, pays for it, reads it once and completely, and moves the parameters."""
+"""A private run: draw a sample, pay for it, read it once and completely, and update the parameters."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Batch(NamedTuple):
     """One Poisson sample. It may be empty.
 
     Attributes:
-        inputs: [batch, ...]; a tuple or a mapping of such where the model reads several tensors.
-        targets: [batch, ...]; a tuple or a mapping of such where the loss reads several tensors.
+        inputs: [batch, ...]; a tuple or a mapping of such tensors if the model has several inputs.
+        targets: [batch, ...]; a tuple or a mapping of such tensors if the loss has several targets.
         groups: [batch], int64.
-        indices: [batch], int64, where the examples stand in the dataset.
+        indices: [batch], int64, positions of the examples in the dataset.
     """
 
     inputs: Inputs
@@ -34,42 +34,43 @@ class Batch(NamedTuple):
 
 
 class PrivateRun:
-    """A training that is taken step by step. No sample leaves it, and none comes back.
+    """Trains step by step. No sample leaves it, and none can be passed to it.
 
-    Formal guarantee: the trained parameters and the policy's state follow from their start and from
-    `steps_done` calls of the private step, each on a Poisson sample of its own at the event's rates. Each
-    sample is in the ledger before its rows are used, and stays there whatever happens. The sampler draws some
-    steps ahead, and workers load ahead; nothing but the sample of a paid step is used.
+    Formal guarantee: the trained parameters and the policy's state are functions of their start and of
+    `steps_done` calls of the private step. Each call is on its own Poisson sample at the event's rates. Each
+    sample is in the ledger before its rows are used, and always stays there. The sampler draws and workers
+    load some steps ahead, but only the sample of a paid step is used.
 
     | case | what happens |
     | --- | --- |
     | empty sample | a step like any other |
     | the ledger cannot record | BudgetError before a row is read |
-    | a row fails to load, model or loss fails, an interrupt | the step is charged; the error goes on, with a
-      note that says so; parameters are as before |
+    | a row fails to load, model or loss fails, an interrupt | the step is charged; parameters are as before;
+        the error is raised with a note that says so |
     | loading draws random numbers (augmentation) | `Randomness.for_model`, while a sample loads |
-    | groups differ in rate or bound | an example is of the group that it had when the run was made |
+    | groups differ in rate or bound | each example keeps the group that it had when the run was made |
     | a pass changes a buffer or parameter, also a frozen one | ModelError; the optimizer does not step |
     | parameters frozen, added or replaced since the start | SettingError, before anything is spent |
     | gradients of parameters that the noise does not cover | dropped before the optimizer steps |
     | `stop` was called | its reason is raised, or False returned, before another step is paid for |
 
-    What the caller vouches for: labels belong to their examples, `load` and the engine do not mix examples.
+    The caller must ensure that labels belong to their examples, and that `load` and the engine do not mix
+    examples.
 
     Args:
-        step: the private step.
-        model: whose parameters it trains.
-        optimizer: takes the private gradients.
-        ledger: where steps are recorded, on the lines of `run`; it may hold some of them.
-        num_examples: n.
-        steps: T, of the whole plan.
+        step: private step.
+        model: model whose parameters are trained.
+        optimizer: optimizer that receives the private gradients.
+        ledger: ledger that records the steps under the name `run`; it may have some of them already.
+        num_examples: number of examples n.
+        steps: number of steps T of the whole plan.
         load: indices of samples, [batch] each -> their batches, in the same order.
-        load_draws: whether `load` may draw random numbers, as a Dataset of the user's may.
-        groups: of the examples, [n], for an event whose groups differ; the run keeps a copy. Otherwise groups
-            come with the rows.
-        check: (inputs, targets) of a sample -> None; raises where the engine measures it wrongly. Called
+        load_draws: whether `load` may draw random numbers, as a user's Dataset may.
+        groups: group of each example, [n], for an event whose groups differ; the run keeps a copy. Otherwise
+            groups come with the rows.
+        check: (inputs, targets) of a sample -> None; raises if the engine measures the sample wrongly. Called
             inside charged steps 1, 2, 4, 8 and so on.
-        run: its name in the ledger.
+        run: name of the run in the ledger.
     """
 
     def __init__(
@@ -106,14 +107,14 @@ class PrivateRun:
 
     @property
     def steps_done(self) -> int:
-        """Steps spent, here and before."""
+        """Number of steps spent, including earlier ones in the ledger."""
         return self.ledger.count(self.run, self.private_step.event)
 
     def step(self) -> bool:
-        """Take one step; False where none is left, or the run was stopped.
+        """Take one step; return False if none is left or the run was stopped.
 
         Raises:
-            BudgetError: the ledger cannot record it; nothing was read.
+            BudgetError: the ledger cannot record the step; nothing was read.
             SettingError, ModelError: see the table above.
         """
         self._check_parameters()
@@ -135,7 +136,7 @@ class PrivateRun:
         return True
 
     def stop(self, reason: BaseException | None = None) -> None:
-        """Make the next `step` raise `reason`, or return False where there is none; the one after goes on."""
+        """Make the next `step` raise `reason`, or return False if it is None. The one after it continues."""
         self._stop = True if reason is None else reason
 
     def _pay(self) -> bool:
@@ -199,7 +200,7 @@ class PrivateRun:
         )
 
     def _check_parameters(self) -> None:
-        """Refuse a model whose trained parameters are others than those that the noise covers."""
+        """Raise an error unless the trained parameters are exactly the ones that the noise covers."""
         now = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         if [*map(id, now)] != [*map(id, self.private_step.parameters)]:
             raise SettingError(
@@ -210,7 +211,7 @@ class PrivateRun:
 
 
 def _tensors_of(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Buffers and parameters by name; those of a module that is reached by several names once."""
+    """Return buffers and parameters by name; a module with several names counts once."""
     buffers: dict[str, Tensor] = {}
     parameters: dict[str, Tensor] = {}
     for path, module in model.named_modules():

@@ -1,4 +1,4 @@
-"""Poisson sampling: the only sampling whose amplification the accounting may claim."""
+"""Poisson sampling, the only sampling whose amplification the accounting may use."""
 
 from __future__ import annotations
 
@@ -21,21 +21,19 @@ _BLOCK = 64  # steps whose samples are drawn together; bounds memory at about _B
 
 
 class PoissonSampler:
-    """Yields samples that every example joins independently with probability `sample_rate`, again in each
-    step.
+    """Yields Poisson samples: in each step, every example joins independently with probability `sample_rate`.
 
     Guarantee: memberships are independent across examples and steps, up to the precision of 52-bit uniform
-    draws. Steps and examples form one sequence of coin flips; the gaps between heads are geometric, and
-    drawing gaps costs the size of the sample instead of that of the dataset. A second coin keeps a chosen
+    draws. Steps and examples form one sequence of coin flips. The gaps between heads are geometric, and the
+    cost of drawing gaps grows with the size of the sample, not of the dataset. A second coin keeps a chosen
     example of label k with probability rates[k] / `sample_rate`.
 
-    Samples of up to 64 steps are drawn at once. Payment and samples do not depend on each other, so that what
-    is drawn ahead and never used tells nothing; that each sample is paid for before it is used is up to the
-    loop.
+    Samples of up to 64 steps are drawn at once. Payments and samples are independent of each other, so
+    samples drawn ahead and never used reveal nothing. The loop must pay for each sample before using it.
 
-    Several processes: each draws a Poisson sample of its own shard. Coins of different shards are
-    independent, so together these are one Poisson sample of all examples. From a seed, each draws the whole
-    sample, which is the same in all, and keeps its shard of it.
+    With several processes, each draws a Poisson sample of its own shard. Coins of different shards are
+    independent, so together these are one Poisson sample of all examples. With a seed, each process draws the
+    same whole sample, and keeps its shard of it.
 
     | case | sample |
     | --- | --- |
@@ -43,24 +41,25 @@ class PoissonSampler:
     | rate 0 of a label | none of its examples, ever |
     | a label without examples | draws nothing, and changes no other's draws |
     | rate 1 | every example |
-    | nobody drawn, or nobody of this shard | empty, and still a step to pay for |
-    | Ctrl-C while samples are drawn | drawn anew when the next is asked for |
+    | no example drawn, or none of this shard | empty, and still a step to pay for |
+    | Ctrl-C while samples are drawn | drawn anew with the next request |
     | a second pass over this object | new samples |
 
     Args:
-        num_examples: n >= 1.
-        sample_rate: q in (0, 1].
-        steps: T >= 0, the number of samples of one pass.
-        randomness: where the draws come from.
-        processes: that sample together.
-        labels: of each example, [n], whole numbers from 0; None: all join at `sample_rate`.
+        num_examples: number of examples n >= 1.
+        sample_rate: sampling rate q in (0, 1].
+        steps: number of samples T >= 0 of one pass.
+        randomness: source of the draws.
+        processes: processes that sample together.
+        labels: label of each example, [n], whole numbers from 0; None: all join at `sample_rate`.
         rates: probability of each label, in [0, `sample_rate`], with labels.
 
     Yields:
         Sorted indices of this process' part of the sample, [batch] int64. The size is itself private.
 
     Raises:
-        SettingError: a number outside its range, a label without a rate, or more processes than examples.
+        SettingError: a number is outside its range, a label has no rate, or there are more processes than
+            examples.
     """
 
     def __init__(
@@ -101,7 +100,7 @@ class PoissonSampler:
         return _Samples(self)
 
     def _block(self, steps: int) -> Iterable[Tensor]:
-        """The samples of so many steps."""
+        """Return the samples of this many steps."""
         first, last = self._shard.start, self._shard.stop
         if self._randomness.shared:
             first, last = 0, self.num_examples
@@ -133,7 +132,7 @@ class PoissonSampler:
 
 
 class _Samples:
-    """One pass over samples, whose position an interrupt leaves as it was."""
+    """One pass over samples; an interrupt does not change its position."""
 
     def __init__(self, sampler: PoissonSampler) -> None:
         self._sampler, self._left, self._drawn = sampler, sampler.steps, list[Tensor]()

@@ -1,20 +1,20 @@
 """The private step: the one place where gradients meet noise.
 
-A policy says how much each gradient counts, and may adapt to *statistics*: a noisy sum of one short row per
-example, such as whether its norm was above a bound. One that changes losses also gets *terms*, numbers that
-it added to each loss, and gives each example a *context* of public numbers (`policy.Policy`).
+A policy decides how much each gradient counts. It may adapt to *statistics*: a noisy sum of one short row per
+example, such as whether its norm was above a bound. A policy that changes losses also receives *terms*, the
+numbers that it added to each loss, and gives each example a *context* of public numbers (`policy.Policy`).
 
-Nothing here trusts a policy. A wrong one costs accuracy, not privacy:
+No policy is trusted. A wrong one costs accuracy, not privacy:
 
-- Rows are scaled to norm <= 1 and weights capped at sensitivity / norm (`bounding`): one example moves either
-  query by at most its sensitivity.
-- Rows, weights and contexts are computed for each example alone, from a copy of the state (`each_alone`).
-- The state changes by noisy sums alone, and the sensitivity is read from it before the weights.
+- Rows are scaled to norm <= 1 and weights capped at sensitivity / norm (`bounding`), so one example moves
+  either query by at most its sensitivity.
+- Rows, weights and contexts are computed one example at a time, from a copy of the state (`each_alone`).
+- The state changes only by noisy sums, and the sensitivity is read from it before the weights.
 - Examples are added in float64, and noise covers what rounding adds to the sensitivity (`bounding.ROUNDING`).
 
-The guarantee also rests on the engine's norms (tests hold them to single-example backward passes), on the
-sampler, the ledger and the source of randomness (`run`), and, with individual clipping, on limits that do not
-mix examples. A policy that smuggles values past the kernel is not held off.
+The guarantee also depends on the engine's norms (tests compare them with single-example backward passes), on
+the sampler, the ledger and the source of randomness (`run`). With individual clipping, it also depends on
+limits that do not mix examples. The kernel does not stop a policy that deliberately passes values around it.
 """
 
 from __future__ import annotations
@@ -53,51 +53,53 @@ from equidp.kernel.policy import (
 from equidp.kernel.processes import ALONE, Processes
 
 Limits = Callable[[Tensor, Tensor], Tensor]
-"""(indices, norms), [batch] -> the share of the sensitivity that each example may use at most, [batch]."""
+"""(indices, norms), [batch] -> the largest share of the sensitivity that each example may use, [batch]."""
 
 Part = tuple[Inputs, Inputs, Tensor, Tensor, Context]
-"""Inputs, targets, groups, indices and context of examples that the engine takes at once."""
+"""Inputs, targets, groups, indices and context of the examples that the engine processes at once."""
 
 
 class PrivateStep:
-    """Turns a sample into a private mean gradient: norms, statistics, weights, noisy sum over b.
+    """Turns a sample into a private mean gradient: norms, statistics, weights, noisy sum divided by b.
 
-    Formal guarantee: for two datasets that differ in one example of group k, added or removed, one call with
-    a Poisson sample that has such an example with probability `event.drawn_rates[k]` is the
-    Poisson-subsampled Gaussian mechanism of the event's cost for the group: weights of the group are capped
-    at c_k S / norm and its rows at norm r_k, each follows from the example and from earlier releases, and
-    both queries read one sample (Andrew et al. 2021, Theorem 1). Without shares, c_k = r_k = 1. A policy of
-    infinite sensitivity (plain SGD) gets no noise and gives no guarantee.
+    Formal guarantee: take two datasets that differ in one example of group k, added or removed, and a Poisson
+    sample that has such an example with probability `event.drawn_rates[k]`. One call is then the
+    Poisson-subsampled Gaussian mechanism of the event's cost for the group. The reasons are that weights of
+    the group are capped at c_k S / norm and its rows at norm r_k, that each is a function of the example and
+    of earlier releases, and that both queries use one sample (Andrew et al. 2021, Theorem 1). Without shares,
+    c_k = r_k = 1. A policy of infinite sensitivity (plain SGD) gets no noise and gives no guarantee.
 
     | case | what happens |
     | --- | --- |
-    | empty sample | noise alone is released |
+    | empty sample | only noise is released |
     | gradient zero | its weight is capped as if its norm were 1e-10 |
     | gradient or term infinite or NaN | the example is in no row and in no sum |
     | a group that is absent from the sample | counts in the sensitivity like any other |
     | a group with no share of the bound, or of the row | adds zeros there |
-    | a policy that changes losses | contexts of the whole batch are from before any of it was measured |
-    | the model draws random numbers (dropout) | afresh for each forward pass, `Randomness.for_model` |
+    | a policy that changes losses | contexts of the whole batch are computed before any of it is measured |
+    | the model draws random numbers (dropout) | new ones for each forward pass, `Randomness.for_model` |
     | engine, policy or device fails | nothing is released |
 
     Args:
-        engine, policy: what measures gradients, and what turns norms and groups into weights and sensitivity.
-        parameters: all whose gradients the engine sums, and frozen ones.
-        event: what one step costs; its noise multipliers are the ones used.
-        expected_batch_size: b = q n. The realised size is private and never divides anything.
-        num_groups: K.
-        randomness: where the noise and the model's own random numbers (dropout) come from.
-        physical_batch_size: the most examples that the engine sees at a time; None: all. It bounds memory:
-            sums of parts are added before noise. With statistics, the engine then sees each part twice.
-        processes: that take the step together, each with its shard of the sample.
+        engine: measures gradients.
+        policy: turns norms and groups into weights and a sensitivity.
+        parameters: all parameters whose gradients the engine sums, and frozen ones.
+        event: cost of one step; its noise multipliers are the ones used.
+        expected_batch_size: expected batch size b = q n. The realised size is private and never divides
+            anything.
+        num_groups: number of groups K.
+        randomness: source of the noise and of the model's own random numbers (dropout).
+        physical_batch_size: most examples that the engine sees at a time; None: all. It bounds memory. Sums
+            of parts are added before noise. With statistics, the engine then sees each part twice.
+        processes: processes that take the step together, each with its shard of the sample.
 
     Attributes:
-        state: of the policy, a NamedTuple of tensors; follows from releases.
-        weights_state: state that weights and sensitivity of the last step followed from.
-        limits: lowers weights before they are used; must follow from the example and from releases.
+        state: state of the policy, a NamedTuple of tensors; a function of releases.
+        weights_state: state that determined weights and sensitivity of the last step.
+        limits: lowers weights before they are used; must be a function of the example and of releases.
 
     Raises:
-        SettingError, PolicyError: parts that do not go together.
+        SettingError, PolicyError: the parts are incompatible.
 
     Example:
         >>> import torch, equidp
@@ -161,9 +163,9 @@ class PrivateStep:
         """Return the private mean gradient of a sample, one tensor for each trained parameter, [*shape].
 
         Args:
-            inputs, targets: [batch, ...], each perhaps several such; the batch may be empty.
-            groups: [batch], int64; those that examples were drawn by.
-            indices: [batch], int64, places in the dataset, for `limits`.
+            inputs, targets: [batch, ...], or several such tensors each; the batch may be empty.
+            groups: [batch], int64, the groups by which examples were drawn.
+            indices: [batch], int64, positions in the dataset, for `limits`.
         """
         indices = torch.arange(len(groups), device=groups.device) if indices is None else indices
         context = example_context(self.policy, self.state, groups)
@@ -192,7 +194,7 @@ class PrivateStep:
         """Set the state to saved values, by name.
 
         Raises:
-            SettingError: they are of another policy, or for another number of groups.
+            SettingError: the values belong to another policy or another number of groups.
         """
         self.state = self.weights_state = restored_state(self.policy, self.state, values)
 
@@ -202,7 +204,7 @@ class PrivateStep:
             return self.engine(inputs, targets, *context)
 
     def _release_statistics(self, parts: Sequence[Part], groups: Tensor) -> list[Measured | None]:
-        """Update the state by the noisy sum of rows; return the measured batch where it is one part alone."""
+        """Update the state by the noisy sum of rows; return the measured batch if it is only one part."""
         assert self.event.statistics_noise is not None
         rows: list[Tensor] = []
         kept: list[Measured | None] = []
@@ -244,17 +246,16 @@ class PrivateStep:
         return capped_weights(weights, norms, sensitivity * shares)
 
     def _sensitivity(self) -> float:
-        """The sensitivity under the present state, over all groups; refuses one that noise cannot be scaled
-        to."""
+        """Return the sensitivity under the current state; raise an error if noise cannot be scaled to it."""
         return checked_sensitivity(self.policy, self.state, self.event.noise, self.num_groups)
 
     def _checked_copy(self, state: Any) -> Any:
-        """Copy of a state that a rule returned; refuses what is no state."""
+        """Return a copy of a state that a rule returned; raise an error if it is not a state."""
         return copy_state(checked_state(self.policy, state))
 
 
 def _shares_of(event: Event, policy: Policy, num_groups: int) -> tuple[Tensor | None, Tensor | None]:
-    """Shares of the bound and of the row by group, [groups] in float64; None: all have all of both."""
+    """Return each group's share of the bound and of the row, [groups] in float64; None: all shares are 1."""
     if not event.shares:
         return None, None
     if len(event.shares) != num_groups:
