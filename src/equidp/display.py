@@ -54,12 +54,12 @@ class Column:
     """A column of a table.
 
     Attributes:
-        heading: above the cells.
-        kind: "name" and "label" name the row and stand first, "text" and "verdict" are at the left, "number"
-            at the right. A terminal breaks long names, never labels or numbers; HTML gives a verdict its own
-            word as class.
-        show: text of a number; of both ends of an interval too. Texts stay as they are.
-        bar: HTML also draws the values, which are shares, and their intervals as bars from 0 to 1.
+        heading: text above the cells.
+        kind: "name" and "label" name the row and come first, "text" and "verdict" are left-aligned, "number"
+            is right-aligned. A terminal wraps long names, never labels or numbers. In HTML, a verdict's word
+            is its class.
+        show: formats a number, and both ends of an interval. Texts stay as they are.
+        bar: whether HTML also draws the values, which are shares, and their intervals as bars from 0 to 1.
 
     Example:
         >>> Column("accuracy, %", show="{:.1f}".format).parts(Interval(91.25, 90, 93))
@@ -72,7 +72,7 @@ class Column:
     bar: bool = False
 
     def parts(self, cell: Cell, ends: str = "{} to {}") -> tuple[str, str]:
-        """Text of a cell, and its small print: an interval's ends in this form, or a note; else ""."""
+        """Text of a cell, and its small print: the ends of an interval in this form, a note, or ""."""
         if isinstance(cell, str):
             return cell, ""
         if isinstance(cell, Noted):
@@ -130,17 +130,17 @@ def three_digits(value: float, form: str) -> str:
 @final
 @dataclass(frozen=True)
 class Table:
-    """A table of results: what it holds, and nothing about where it is shown.
+    """A table of results, independent of the output format.
 
     Attributes:
-        columns: those that name the row first.
-        rows: of as many cells as there are columns.
-        caption: a line above.
-        notes: sentences below.
-        total: first cell of the row that is about all others together, which is emphasised.
+        columns: columns; the ones that name the row come first.
+        rows: rows with one cell per column.
+        caption: line above the table.
+        notes: sentences below the table.
+        total: first cell of the row about all other rows together, which is emphasised.
 
     Raises:
-        ValueError: a row of another length.
+        ValueError: a row has another length.
 
     Example:
         >>> columns = (Column("group", "name"), Column("accuracy, %", show="{:.1f}".format))
@@ -179,10 +179,10 @@ class Table:
         ]
 
     def to_html(self, *, heads: bool = True) -> Markup:
-        """An HTML table element, without caption and notes; all texts are escaped.
+        """Return an HTML table element, without caption and notes; all texts are escaped.
 
         Args:
-            heads: False leaves the headings out.
+            heads: whether to include the headings.
         """
         headings = Markup().join(
             Markup("<th{}>{}</th>{}").format(
@@ -203,20 +203,20 @@ class Table:
         return Markup("<table>\n{}<tbody>\n{}\n</tbody></table>").format(head, body)
 
     def to_markdown(self) -> str:
-        """A Markdown table, without caption and notes; bars and marks of HTML in it are text."""
+        """Return a Markdown table, without caption and notes; `|` and HTML characters are escaped."""
         rules = ["---:" if column.kind == "number" else "---" for column in self.columns]
         rows = [[column.heading for column in self.columns], *self.texts("[{}, {}]")]
         head, *body = [[markdown_text(text) for text in row] for row in rows]
         return "".join(f"| {' | '.join(row)} |\n" for row in [head, rules, *body])
 
     def print(self, console: Console | None = None, *, lines: bool = True, split: bool = False) -> None:
-        """Print the table whole on a terminal of any width: values are whole.
+        """Print the table on a terminal of any width, without truncating values.
 
         Args:
-            console: None: standard output.
-            lines: a rule under the headings.
-            split: print columns that do not fit as further tables, each with the names of the rows; without
-                it, lines of a table that cannot be as narrow run on in the next line.
+            console: output; None: standard output.
+            lines: whether to print a rule under the headings.
+            split: whether to print columns that do not fit as further tables, each with the names of the
+                rows. Otherwise, lines that do not fit continue on the next line.
         """
         console = console or Console()
         for part in self._split(console.width) if split else [self]:

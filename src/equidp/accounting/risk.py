@@ -57,12 +57,12 @@ def value_names(false_positive_rates: tuple[float, ...] = FALSE_POSITIVE_RATES) 
 @final
 @dataclass(frozen=True)
 class Risk:
-    """Upper bounds on what any membership attack achieves, whatever the attacker knows or can compute.
+    """Upper bounds on the success of any membership attack, for any knowledge and computing power.
 
     Attributes:
-        false_positive_rates: shares of others that an attack takes for members.
-        true_positive_rates: the largest share of members that it finds then, one for each.
-        advantage: the largest difference between the two rates; delta at epsilon 0.
+        false_positive_rates: shares of non-members that an attack takes for members.
+        true_positive_rates: largest share of members that it then finds, one per false-positive rate.
+        advantage: largest difference between the two rates; delta at epsilon 0.
 
     Example:
         >>> import equidp
@@ -90,7 +90,7 @@ class Risk:
 
     @property
     def values(self) -> tuple[float, ...]:
-        """The true-positive rates, and then the advantage."""
+        """The true-positive rates, followed by the advantage."""
         return (*self.true_positive_rates, self.advantage)
 
     def at_most(self, other: Risk) -> Risk:
@@ -102,10 +102,10 @@ class Risk:
     def of(
         cls, entries: Entries, false_positive_rates: tuple[float, ...] = FALSE_POSITIVE_RATES, rows: int = 1
     ) -> Risk:
-        """Return the risk of (event, how often) pairs together, to the owner of `rows` examples.
+        """Return the risk of (event, count) pairs together, for the owner of `rows` examples.
 
-        Each value is the largest over the labels that an example may have; of several rows, that of the
-        largest rate and whole bounds.
+        Each value is the largest over the labels that an example may have. For several rows, it is the value
+        at the largest rate and whole bounds.
         """
         for rate in false_positive_rates:
             check_number("(0, 1)", ", a share of non-members", false_positive_rate=rate)
@@ -126,10 +126,10 @@ class Risk:
     def of_profile(
         cls, epsilons: Floats, deltas: Floats, false_positive_rates: tuple[float, ...] = FALSE_POSITIVE_RATES
     ) -> Risk:
-        """Return the risk where (epsilons[i], deltas[i])-privacy holds for every i, [n], epsilons >= 0.
+        """Return the risk if (epsilons[i], deltas[i])-privacy holds for every i, [n], epsilons >= 0.
 
-        No attack's ROC curve rises above these lines, at false-positive rate a: e^epsilon a + delta,
-        1 - e^-epsilon (1 - delta - a), and 1; where the first two meet, the advantage is largest.
+        At false-positive rate a, no attack's ROC curve rises above e^epsilon a + delta, 1 - e^-epsilon (1 -
+        delta - a), and 1. The advantage is largest at the point where the first two lines meet.
         """
         rates = np.asarray(false_positive_rates)[:, None]
         rising, falling = np.exp(epsilons) * rates + deltas, 1 - np.exp(-epsilons) * (1 - deltas - rates)
@@ -179,14 +179,15 @@ def privacy_profile(event: dp_accounting.DpEvent, epsilons: Floats, usual: float
 @final
 @dataclass(frozen=True)
 class RiskTarget:
-    """A risk that noise is calibrated to.
+    """A risk to calibrate the noise to.
 
     Attributes:
-        most: the largest value allowed, in (its false-positive rate, 1); of the advantage, in (0, 1).
-        false_positive_rate: of a true-positive rate, in (0, 1); None: `most` is of the advantage.
+        most: largest value allowed, in (its false-positive rate, 1), or for the advantage in (0, 1).
+        false_positive_rate: false-positive rate at which `most` limits the true-positive rate, in (0, 1);
+            None: `most` limits the advantage.
 
     Raises:
-        SettingError: a value outside its range.
+        SettingError: a value is outside its range.
 
     Example:
         >>> import equidp
@@ -205,7 +206,7 @@ class RiskTarget:
 
     @classmethod
     def of(cls, *numbers: float) -> RiskTarget | None:
-        """Return the target of one number or two; None without any."""
+        """Return the target for one number or two; None without numbers."""
         if len(numbers) > 2:
             raise SettingError(
                 f"risk={numbers}; expected an advantage, or a true-positive and a false-positive rate.",
@@ -219,6 +220,6 @@ class RiskTarget:
         return f"true-positive rate {self.most:g} at a false-positive rate of {self.false_positive_rate:g}"
 
     def measure_event(self, event: dp_accounting.DpEvent) -> float:
-        """Return the value that an event has; at most `most` where the target is kept."""
+        """Return an event's value of this risk; the target is met if it is at most `most`."""
         rate = self.false_positive_rate
         return _risk_of_row(event, () if rate is None else (rate,)).values[0]

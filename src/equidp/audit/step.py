@@ -54,25 +54,26 @@ def audit_step(
 ) -> Audit:
     """Take one private step many times, with a canary and without, and bound its epsilon from below.
 
-    An adversary who chose the canary's gradient, knows all other examples and sees what the optimizer and the
-    policy see, guesses whether the canary took part. Sampler, private step, policy, engine and noise are the
-    same as in training. Canaries are tried in each group. The model keeps its initial weights.
+    An adversary guesses whether the canary took part. The adversary chose the canary's gradient, knows all
+    other examples, and sees what the optimizer and the policy see. Sampler, private step, policy, engine and
+    noise are the same as in training. Canaries are tried in each group. The model keeps its initial weights.
 
     In a group of torch.distributed, each process audits for itself.
 
     Args:
-        train: the data; a random part of b / q examples, b from the plan, takes part in the runs.
-        method: a name from `METHODS`, an import path, or your own policy.
+        train: training data. A random part of b / q examples, with b from the plan, takes part in the runs.
+        method: name from `METHODS`, import path, or your own policy.
         plan: model, batch size, delta and settings of methods; default: `Plan()`.
-        epsilon: the claim, that noise is calibrated to; groups with other rates or bounds have their own.
-        sample_rate: q. At 1, every example takes part, and the audit sees most.
-        steps: of one run.
+        epsilon: claimed epsilon, to which the noise is calibrated. Groups with other rates or bounds have
+            their own.
+        sample_rate: sampling rate q. At 1, every example takes part, and the audit sees most.
+        steps: number of steps of one run.
         runs: number of runs with a canary in each group, and of runs without a canary; 20 or more.
-        level: of confidence.
+        level: confidence level.
         engine: name of the gradient engine.
-        device: where to train; a name as in `compare`.
-        seed: of the examples, the initial weights and, where `secure` is False, samples and noise.
-        secure: draw samples and noise from the operating system.
+        device: device for training, named as in `compare`.
+        seed: seed of the examples, the initial weights and, if `secure` is False, samples and noise.
+        secure: whether to draw samples and noise from the operating system.
 
     Returns:
         Bounds by group, which hold for all groups together at `level`, and the largest of them for "all".

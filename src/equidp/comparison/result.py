@@ -105,19 +105,19 @@ class Comparison:
 
     Attributes:
         setup: what was compared and how.
-        results: one row per run and group (and "all"): method, setting, seed, group, count, loss, epsilon,
-            each swept setting (NaN for a method without it), each metric of the task, mean_predicted and
-            observed (of two classes), informative: whether the run is better than one constant prediction by
-            the metric of the comparison, and baseline: the setting of the reference, plain SGD, that the run
-            is measured against.
-        references: rows as in `results` of every model without privacy that was tried, with chosen: whether
-            it is the reference of its kind, and best: whether it is the best; empty where plain SGD by the
-            plan alone was.
-        tables: what callbacks of the runs recorded, by name, with method, setting and seed; those whose
-            names begin with "sensitive" follow from raw training data and must not be shared.
-        metric: the metric of costs, gaps and verdicts.
-        seconds: sum over all runs; stored runs count with the seconds of their training.
-        tuning: how the settings of each method were chosen; None where all trained by the plan.
+        results: one row per run and group (and "all"), with method, setting, seed, group, count, loss,
+            epsilon, each swept setting (NaN for a method without it), each metric of the task, mean_predicted
+            and observed (for two classes), informative and baseline. informative says whether the run is
+            better than one constant prediction by the metric of the comparison. baseline is the setting of
+            the run's reference, plain SGD.
+        references: rows as in `results` for every non-private model that was tried, with chosen (whether it
+            is the reference of its kind) and best (whether it is the best of all). Empty if only plain SGD by
+            the plan was tried.
+        tables: tables that callbacks of the runs recorded, by name, with method, setting and seed. Tables
+            whose names begin with "sensitive" are computed from raw training data and must not be shared.
+        metric: metric of costs, gaps and verdicts.
+        seconds: training time of all runs, including stored runs.
+        tuning: how the settings of each method were chosen; None: all methods trained by the plan.
 
     Example:
         >>> import equidp
@@ -151,23 +151,23 @@ class Comparison:
         return privacy_costs(self.results, BASELINE, self.metric, best)
 
     def costs(self) -> pd.DataFrame:
-        """`results` with what was lost in the metric, by run and group.
+        """`results` with costs in the metric, by run and group.
 
-        privacy_cost and excessive_risk are against the run's reference: plain SGD's run of the same seed,
-        model and inputs. model_cost is what this reference lost against the best model without privacy, and
-        total_cost the sum of both; where no other models were tried, there are neither.
+        privacy_cost and excessive_risk are relative to the run's reference, plain SGD with the same seed,
+        model and inputs. model_cost is what this reference loses against the best non-private model, and
+        total_cost is the sum of privacy_cost and model_cost. Both are missing if no other models were tried.
         """
         return self._costs.copy()
 
     @cached_property
     def judgements(self) -> dict[str, Judgement]:
-        """Judgement of each reference, by its setting: whether what is lost against it says anything."""
+        """Judgement of each reference, by its setting: whether costs against it are meaningful."""
         return judge_baselines(self._costs, self.setup.gap_tolerance, BASELINE)
 
     def verdicts(self) -> pd.DataFrame:
         """Largest gap in cost of each kind of run, with interval, and whether costs count as equal.
 
-        See `equidp.evaluation.costs.equal_cost`. Gaps against a reference that does not serve are NaN.
+        See `equidp.evaluation.costs.equal_cost`. Gaps against a reference that is not meaningful are NaN.
         """
         table = equal_cost(self._costs, self.setup.gap_tolerance, LEVEL, self.metric, BASELINE)
         gaps = ["gap_mean", "gap_low", "gap_high"]
@@ -176,7 +176,7 @@ class Comparison:
 
     @cached_property
     def served_costs(self) -> pd.DataFrame:
-        """`costs` without those against a reference that does not serve, which are NaN."""
+        """`costs`, with NaN for costs against a reference that is not meaningful."""
         costs = self._costs.copy()
         serves = baseline_names(costs).map(lambda name: self.judgements[name].serves)
         columns = [name for name in (*COSTS, *TOTAL_COSTS) if name in costs]
@@ -186,7 +186,7 @@ class Comparison:
     def differences(self) -> pd.DataFrame:
         """Differences of each private method from `Setup.against`, with intervals and corrected p values.
 
-        See `equidp.evaluation.differences.paired_differences`; empty where no such method was named.
+        See `equidp.evaluation.differences.paired_differences`. Empty if no such method was named.
         """
         swept = tuple(self.setup.swept)
         return paired_differences(
@@ -198,7 +198,7 @@ class Comparison:
         return recommend_methods(self._costs, self.metric, self.setup.gap_tolerance)
 
     def recommendation(self) -> tuple[Recommendation, ...]:
-        """Recommended method at each target epsilon, how sure it is, and how the others compare."""
+        """Recommended method at each target epsilon, how certain it is, and how the others compare."""
         return self._recommendations
 
     @property
@@ -208,7 +208,7 @@ class Comparison:
 
     @property
     def sensitive_diagnosis(self) -> Diagnosis | None:
-        """Diagnosis of the private runs, by callbacks=[Diagnostics()]; None without.
+        """Diagnosis of the private runs, from callbacks=[Diagnostics()]; None without it.
 
         It is computed from raw training data and must not be shared.
         """
@@ -216,12 +216,12 @@ class Comparison:
         return None if table is None or table.empty else Diagnosis.of_table(table)
 
     def findings(self) -> list[str]:
-        """Return findings, and which method to take, in sentences by rules from the table of results."""
+        """Return findings and the recommended method in sentences, by rules from the table of results."""
         found: list[str] = _pages().findings(self)
         return found
 
     def table(self, name: str = "methods") -> pd.DataFrame:
-        """Means over seeds with intervals, as texts for a paper; `table_names` has the names."""
+        """Return means over seeds with intervals, as text for a paper; `table_names` has the names."""
         table = _pages().table(self, name)
         return pd.DataFrame(table.texts("[{}, {}]"), columns=[column.heading for column in table.columns])
 
@@ -232,12 +232,12 @@ class Comparison:
         return names
 
     def to_markdown(self, name: str = "methods") -> str:
-        """A table, as `table` has it, in Markdown."""
+        """Return a table, as from `table`, in Markdown."""
         text: str = _pages().table(self, name).to_markdown()
         return text
 
     def write_report(self, path: str | os.PathLike[str]) -> None:
-        """Write the report: one self-contained HTML file, written whole or not at all.
+        """Write the report atomically as one self-contained HTML file.
 
         Raises:
             SettingError: the path cannot be written.
@@ -245,28 +245,30 @@ class Comparison:
         _pages().write_report(self, path)
 
     def plot(self, name: str = "costs", *, width: float = 5.2) -> Figure:
-        """Draw a plot of the report as a matplotlib figure, to change and save as you like.
+        """Draw a plot of the report as a matplotlib figure.
 
         Args:
             name: "costs", "accuracy", or "trade_off" (with several epsilons).
-            width: of the figure, in inches; 3.4 suits a column of a paper.
+            width: width of the figure in inches; 3.4 fits a column of a paper.
 
         Raises:
-            SettingError: an unknown name, a width that is not a positive number, or nothing to show.
+            SettingError: the name is unknown, the width is not a positive number, or there is nothing to
+                show.
         """
         figure: Figure = import_module("equidp.report.figures").plot(self, name, width=width)
         return figure
 
     def print(self) -> None:
-        """Print findings, one row per method, and which method to take."""
+        """Print findings, one row per method, and the recommended method."""
         _pages().print_comparison(self)
 
     def _repr_html_(self) -> str:
         return str(_pages().table(self, "methods").to_html())
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
-        """Write setup, costs, references, differences, tuning, recommendations and findings as JSON; an
-        infinite epsilon becomes null."""
+        """Write setup, costs, references, differences, tuning, recommendations and findings as JSON.
+
+        An infinite epsilon becomes null."""
 
         def records(table: pd.DataFrame) -> Any:
             return json.loads(table.to_json(orient="records"))

@@ -55,33 +55,34 @@ class Grouping:
 
 @dataclass(frozen=True, eq=False)
 class GroupedDataset:
-    """Examples held in memory.
+    """Examples in memory.
 
-    Examples have one row, or several (`equidp.by_person`): a second dimension of all but the groups.
+    An example has one row, or several (`equidp.by_person`). With several, all tensors except groups have a
+    second dimension.
 
     Attributes:
         inputs: [n, ...] or [n, rows, ...], the model's input for each row: floating point (or integer token
-            ids), never NaN. One tensor, or several: a tuple is given to the model as `model(*inputs)`, a
-            mapping as `model(**inputs)`.
+            ids), never NaN. One tensor, or several: the model is called as `model(*inputs)` with a tuple, as
+            `model(**inputs)` with a mapping.
         targets: [n] or [n, rows], int64 classes in [0, len(class_names)).
         groups: [n], int64 group indices in [0, len(group_names)).
         group_names: one name per group. The number of groups is public; a group may be empty here.
         class_names: one name per class. The number of classes is public.
-        source: a name for the people that the examples are of, such as "adult", the same for every
-            preparation of their rows; "": not known.
-        weights: public numbers >= 0 that multiply the loss of each row in training, shaped as the targets;
-            None: all are 1. An example's loss is the sum of its rows', and a row of weight 0 is not there.
-            Tests and evaluations ignore them.
-        people: [n], int64: person of each test example, so that cards hide metrics of a few people; None:
-            each example is another person's. Training ignores it: see `equidp.by_person`.
-        row_groups: [n, rows], int64: group of each row of an example; None: that of the example.
-        groupings: the columns that the groups combine, which evaluations show each alone; (): not known.
-        crossed: True where evaluations show the combinations.
-        repeats_rows: True where `subset` took an example several times; a Trainer warns of it, since epsilon
-            is promised to each of them alone.
+        source: name of the people behind the examples, such as "adult", the same for every preparation of
+            their rows; "": not known.
+        weights: public numbers >= 0 that multiply the loss of each row in training, in the targets' shape;
+            None: all are 1. An example's loss is the sum over its rows, and a row of weight 0 counts as
+            absent. Tests and evaluations ignore weights.
+        people: [n], int64: person of each test example, so that cards can hide metrics of few people; None:
+            each example is a different person. Training ignores it; see `equidp.by_person`.
+        row_groups: [n, rows], int64: group of each row of an example; None: the example's group.
+        groupings: columns that the groups combine, which evaluations show one by one; (): not known.
+        crossed: whether evaluations show the combinations.
+        repeats_rows: True if `subset` took an example several times. A Trainer warns about it, because
+            epsilon covers each copy by itself.
 
     Raises:
-        DataError: shapes, types or values that differ from this description, or names that are not distinct.
+        DataError: shapes, types or values differ from this description, or names are not distinct.
 
     >>> inputs, targets, groups = torch.randn(4, 3), torch.tensor([0, 1, 0, 1]), torch.tensor([0, 0, 0, 1])
     >>> data = GroupedDataset(inputs, targets, groups, group_names=("a", "b"), class_names=("no", "yes"))
@@ -171,7 +172,7 @@ class GroupedDataset:
 
     @property
     def one_tensor(self) -> Tensor:
-        """The inputs, where they are one tensor.
+        """The inputs, if they are one tensor.
 
         Raises:
             DataError: the inputs are several tensors.
@@ -191,12 +192,12 @@ class GroupedDataset:
 
     @property
     def unit(self) -> str:
-        """Unit of privacy in a run on this data, "rows" or "people": the kind of thing that an example is."""
+        """Unit of privacy in a run on this data: "rows" or "people", depending on what an example is."""
         return ROWS if self.rows is None else PEOPLE
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one row of the inputs, without the batch dimension; a DataError as in `one_tensor`."""
+        """Shape of one row of the inputs, without the batch dimension; raises a DataError as `one_tensor`."""
         return tuple(self.one_tensor.shape[1 if self.rows is None else 2 :])
 
     def check_single_rows(self, what: str) -> None:
@@ -208,7 +209,7 @@ class GroupedDataset:
 
     @cached_property
     def row_digests(self) -> RowDigests:
-        """Digests of the inputs of all rows but those of weight 0, which are not there."""
+        """Digests of the inputs of all rows, except rows of weight 0, which count as absent."""
         inputs, weights = self.inputs, self.weights
         if self.rows is not None:
             inputs = by_row(inputs)
@@ -216,7 +217,7 @@ class GroupedDataset:
         return RowDigests.of(tensors(inputs if weights is None else taken(inputs, weights > 0)))
 
     def one_row(self) -> tuple[Any, Tensor]:
-        """Return inputs [1, ...] and target [1] of a row, for their shapes and types."""
+        """Return inputs [1, ...] and target [1] of one row, for their shapes and types."""
         first = taken((self.inputs, self.targets), slice(1))
         one: tuple[Any, Tensor] = first if self.rows is None else taken(by_row(first), slice(1))
         return one
@@ -227,9 +228,9 @@ class GroupedDataset:
 
     @property
     def shown_groupings(self) -> tuple[Grouping, ...]:
-        """Groupings that an evaluation shows: each column alone, or one of the groups as they are.
+        """Groupings that an evaluation shows: one per column, or one of the groups as they are.
 
-        A name that groups of several columns have is written with the column's, such as "smokes: yes".
+        If groups of several columns have the same name, the column's name is added, such as "smokes: yes".
         """
         if len(self.groupings) < 2 or self.crossed:
             name = ", ".join(each.name for each in self.groupings)
@@ -249,7 +250,7 @@ class GroupedDataset:
 
     @property
     def trained_targets(self) -> Tensor:
-        """Targets as training reads them: [n], with weights [n, 2], or of several rows [n, rows, 2]."""
+        """Targets in the form for training: [n], with weights [n, 2], or with several rows [n, rows, 2]."""
         if self.weights is None and self.rows is None:
             return self.targets
         weights = torch.ones_like(self.targets, dtype=torch.float32) if self.weights is None else self.weights
@@ -270,12 +271,12 @@ class GroupedDataset:
         return torch.bincount(self.groups, minlength=self.num_groups)
 
     def in_largest_groups(self, sizes: Sequence[float]) -> GroupedDataset:
-        """Return the data with each example in the one of its rows' groups that has the largest of `sizes`.
+        """Return the data with each example in the group of its rows that has the largest of `sizes`.
 
-        The first such row decides among equal ones. Examples whose rows are of one group stay as they are.
+        Among equal sizes, the first such row decides. Examples with rows of one group stay as they are.
 
         Args:
-            sizes: a number for each group, [K].
+            sizes: one number per group, [K].
 
         >>> inputs, targets = torch.zeros(2, 2, 3), torch.tensor([[0, 1], [1, 0]])
         >>> groups, rows = torch.tensor([0, 1]), torch.tensor([[0, 1], [1, 1]])
@@ -293,10 +294,10 @@ class GroupedDataset:
         """Return the examples at `indices`, in that order.
 
         Args:
-            indices: [m], int64, negative ones from the end; a mask, [n]; or a slice.
+            indices: [m], int64, where negative ones count from the end; a mask, [n]; or a slice.
 
         Raises:
-            DataError: indices of another kind, or beyond the examples.
+            DataError: the indices have another form, or there are no such examples.
 
         >>> codes = torch.tensor([0, 1, 0])
         >>> data = GroupedDataset(torch.eye(3), codes, codes, ("a", "b"), ("n", "y"))
@@ -402,11 +403,10 @@ class DataSplit:
     """A training and a test set that share group and class names.
 
     Attributes:
-        notes: sentences for the report on how the data was prepared, above all what epsilon does not
-            cover.
+        notes: sentences for the report on data preparation, above all on what epsilon does not cover.
 
     Raises:
-        DataError: names that differ, or one class in training.
+        DataError: names differ, or training has only one class.
 
     >>> targets, groups = torch.arange(4) % 2, torch.zeros(4).long()
     >>> data = GroupedDataset(torch.randn(4, 3), targets, groups, ("a",), class_names=("no", "yes"))
@@ -485,7 +485,7 @@ def _inputs_text(inputs: object) -> str:
 
 @runtime_checkable
 class DataSource(Protocol):
-    """Source of splits: small, hashable and picklable. Each seed gives one split, always the same.
+    """A small, hashable and picklable source of splits. Each seed always gives the same split.
 
     >>> from equidp.data import open_source
     >>> isinstance(open_source("digits"), DataSource)

@@ -129,24 +129,25 @@ class PeoplesRows:
 
 
 def by_person(rows: GroupedDataset, people: Any, most_rows: int, seed: int = 0) -> GroupedDataset:
-    """Return the same data with people as examples: epsilon is then promised to each person.
+    """Return the data with people as examples, so that epsilon covers each person with all rows.
 
-    A person's rows share one clipped gradient, that of the sum of their losses. For a person with more than
-    `most_rows` rows, `most_rows` are drawn, by that person's own rows and the seed alone; a DataWarning gives
-    the owner of the data the number of these people and of the rows left out. A person is in the group of the
-    first of these rows; where groups are sampled at several rates, in the one of them with the largest. The
-    batch size, the sample rate and the default delta count people.
+    A person's rows share one clipped gradient, the gradient of the sum of their losses. If a person has more
+    than `most_rows` rows, `most_rows` of them are drawn, by only that person's rows and the seed. A
+    DataWarning tells the owner of the data how many people this affects, and how many rows are left out. A
+    person is in the group of the first of these rows. If groups are sampled at several rates, a person is in
+    the one with the largest rate among these rows. The batch size, the sampling rate and the default delta
+    count people.
 
     Args:
-        rows: each example is a row.
-        people: identifier of each row's person, [n].
-        most_rows: m, public. Memory is for m rows of each person.
+        rows: data in which each example is a row.
+        people: identifier of the person of each row, [n].
+        most_rows: public maximum m of rows per person. Memory is used for m rows of each person.
         seed: seed of the draw.
 
     Raises:
         SettingError: m < 1.
-        DataError: people are missing, not [n], or texts beside numbers; or the examples have several rows
-            already.
+        DataError: identifiers are missing, are not [n], or mix text and numbers; or examples have several
+            rows already.
 
     >>> targets, groups = torch.tensor([0, 1, 1]), torch.tensor([0, 1, 0])
     >>> rows = GroupedDataset(torch.eye(3), targets, groups, ("a", "b"), class_names=("no", "yes"))

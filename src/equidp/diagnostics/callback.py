@@ -26,20 +26,20 @@ with require_extra("tables"):
 
 @dataclass(eq=False)
 class Diagnostics(TableCallback):
-    """Diagnoses the next step before training and after each `every` steps; leaves training as it is.
+    """Diagnoses the next step before training and after each `every` steps, without changing training.
 
-    Reads the raw training data: its tables are called `sensitive_`, and must never be released. In
-    `equidp.compare(callbacks=[Diagnostics()])`, each private run has one of its own.
+    It reads the raw training data, so never release its tables, which are named `sensitive_`. In
+    `equidp.compare(callbacks=[Diagnostics()])`, each private run has its own.
 
     Attributes:
-        every: steps between diagnoses.
+        every: number of steps between diagnoses.
         groups: names of the groups to diagnose; None: all.
         effort: how much to measure each time.
-        seed: of the samples and vectors that are drawn.
+        seed: seed of the samples and vectors.
 
     Raises:
-        SettingError, DataError: before a step is spent: a run with individual clipping or several learning
-            rates, training data that is no `GroupedDataset`, or what `diagnose` refuses.
+        SettingError, DataError: the run has individual clipping or several learning rates, the training data
+            is not a `GroupedDataset`, or `diagnose` rejects an argument. Raised before a step is spent.
 
     Example:
         >>> import torch, equidp
@@ -68,17 +68,17 @@ class Diagnostics(TableCallback):
         self._steps: dict[int, Diagnosis] = {}
 
     def callback(self, data: DataSplit) -> Diagnostics:
-        """Return a fresh callback, for one run of a comparison."""
+        """Return a new callback for one run of a comparison."""
         return replace(self)
 
     def table(self, trainer: Trainer) -> pd.DataFrame:
-        """Return both tables in one, which `Diagnosis.of_table` reads; the column other of groups is ""."""
+        """Return both tables as one for `Diagnosis.of_table`; in rows of groups the column other is ""."""
         groups = self.diagnosis.sensitive_groups.assign(other="")
         return pd.concat([groups, self.diagnosis.sensitive_pairs], ignore_index=True)
 
     @property
     def diagnosis(self) -> Diagnosis:
-        """All so far: the tables of `diagnose`, with the columns step and epoch before the others."""
+        """Diagnosis so far: tables as from `diagnose`, with the columns step and epoch first."""
         return Diagnosis(
             *(
                 pd.concat([getattr(each, name) for each in self._steps.values()], ignore_index=True)

@@ -30,13 +30,13 @@ _PUBLIC = {"group", "other", "examples", "learning_rate"}
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Causes of the disparity of a step, or of several. It is made from raw training data: never release it.
+    """Causes of disparity in one step or several. Computed from raw training data: never release it.
 
     Attributes:
-        sensitive_groups: one row per group; docs/why-groups.md explains the columns, `_se` marks standard
-            errors. Of a run, the columns step and epoch come first.
-        sensitive_pairs: one row per ordered pair of groups: how their excess risks differ, and bounds on
-            that.
+        sensitive_groups: one row per group. docs/why-groups.md explains the columns; `_se` marks standard
+            errors. For a run, the columns step and epoch come first.
+        sensitive_pairs: one row per ordered pair of groups: difference of their excess risks, and bounds on
+            it.
 
     Example:
         >>> diagnosis = Diagnosis(pd.DataFrame({"group": ["a"]}), pd.DataFrame())
@@ -49,19 +49,20 @@ class Diagnosis:
 
     @classmethod
     def of(cls, measurement: Measurement, chosen: Sequence[int]) -> Diagnosis:
-        """Return what is measured of groups, by their indices."""
+        """Return the measurements of groups, by their indices."""
         return cls(*(table.rename(columns=_mark_sensitive) for table in measurement.tables(chosen)))
 
     @classmethod
     def of_table(cls, table: pd.DataFrame) -> Diagnosis:
-        """Return the diagnosis of a table that `Diagnostics` made in a comparison."""
+        """Return the diagnosis from a table of `Diagnostics` in a comparison."""
         groups, pairs = table[table["other"] == ""].drop(columns="other"), table[table["other"] != ""]
         parts = (part.dropna(axis=1, how="all").infer_objects() for part in (groups, pairs))
         return cls(*(part.reset_index(drop=True) for part in parts))
 
     def findings(self) -> list[str]:
-        """Return sentences on the group that loses most by clipping and noise, since when, and by which
-        cause; docs/why-groups.md has their rules."""
+        """Return sentences on the group that loses most by clipping and noise, since when, and why.
+
+        docs/why-groups.md explains the rules."""
         return find_causes(self.sensitive_groups)
 
 
@@ -85,23 +86,23 @@ def diagnose(
     The model is diagnosed in evaluation mode and left as it was.
 
     Args:
-        model: any module whose outputs for one example do not depend on others.
-        policy: the method.
-        data: the training data.
-        batch_size: b, the expected size of a Poisson sample.
-        learning_rate: eta, of a plain gradient step.
-        noise_multiplier: sigma.
-        policy_state: what the policy has learnt, such as `trainer.policy_state`; None: as before the first
-            step.
+        model: module whose outputs for one example do not depend on other examples.
+        policy: policy of the method.
+        data: training data.
+        batch_size: expected size b of a Poisson sample.
+        learning_rate: learning rate eta of a plain gradient step.
+        noise_multiplier: noise multiplier sigma.
+        policy_state: what the policy has learned, such as `trainer.policy_state`; None: state before the
+            first step.
         loss: (outputs, targets) -> losses [batch]; default: cross-entropy.
         engine: name of the gradient engine.
-        groups: names of those to diagnose; None: all.
+        groups: names of the groups to diagnose; None: all.
         effort: how much to measure; default: `Effort()`.
-        seed: of the samples and vectors that are drawn.
+        seed: seed of the samples and vectors.
 
     Raises:
-        SettingError, DataError, ModelError, PolicyError: arguments of another kind, a policy that does not
-            clip, a group that is unknown or empty, a batch larger than the data.
+        SettingError, DataError, ModelError, PolicyError: an argument has another type, the policy does not
+            clip, a group is unknown or empty, or the batch is larger than the data.
 
     Example:
         >>> import torch, equidp

@@ -47,19 +47,19 @@ _ROUNDING = 1e-5
 
 @dataclass(frozen=True)
 class Effort:
-    """Amount that a diagnosis measures. More of everything lowers standard errors and takes longer.
+    """How much a diagnosis measures. Larger numbers lower standard errors and take longer.
 
     Attributes:
-        batches: Poisson samples that expectations are estimated from, >= 2.
-        gradient_examples: examples of each group for its gradient and norms; None: all, which is exact.
-        curvature_examples: examples of a group in a product with its Hessian, drawn again for each batch and
-            each trace vector, so that standard errors count the drawing (eigenvalues are those of one draw);
-            None: all.
-        trace_vectors: vectors of random signs for a trace, >= 2.
-        eigenvalue_products: the most products for the extreme eigenvalues.
+        batches: number of Poisson samples for estimating expectations, >= 2.
+        gradient_examples: number of examples per group for its gradient and norms; None: all, which is exact.
+        curvature_examples: number of examples per group in a product with its Hessian; None: all. They are
+            drawn again for each batch and each trace vector, so that standard errors include the draw.
+            Eigenvalues use one draw.
+        trace_vectors: number of random sign vectors for a trace, >= 2.
+        eigenvalue_products: most products for the extreme eigenvalues.
 
     Raises:
-        SettingError: a number outside its range.
+        SettingError: a number is outside its range.
 
     Example:
         >>> import equidp

@@ -16,11 +16,13 @@ from equidp.kernel.noise import to_double
 def make_compatible(model: nn.Module) -> tuple[nn.Module, list[str]]:
     """Return a copy of the model without BatchNorm, and one sentence per change.
 
-    A BatchNorm that is trained becomes GroupNorm, which starts from its scale and shift; running statistics
-    have no counterpart there, so train a trained model again. One that is frozen (`requires_grad_(False)`; or
-    `eval()`, where it has no scale and shift), as those of a pretrained network may be, becomes the fixed
-    scale and shift that it is in evaluation mode: its statistics stay, and none of its numbers are trained.
-    Epsilon does not cover them, so they must come from other data.
+    A trainable BatchNorm becomes GroupNorm, which starts from its scale and shift. GroupNorm has no running
+    statistics, so train a trained model again.
+
+    A frozen BatchNorm (`requires_grad_(False)`; or `eval()`, if it has no scale and shift), for example in a
+    pretrained network, becomes the fixed scale and shift that it applies in evaluation mode. It keeps its
+    statistics, and none of its numbers are trained. Epsilon does not cover them, so they must come from other
+    data.
 
     >>> model, changes = make_compatible(nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8)))
     >>> changes

@@ -65,55 +65,59 @@ _BALANCED = "balanced"
 class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier trained with differential privacy.
 
-    Columns of X should be of similar scale, by public numbers: what preprocessing learns from the data is not
-    covered by epsilon.
+    Scale the columns of X similarly, by public numbers. Epsilon does not cover what preprocessing learns from
+    the data.
 
     Args:
-        method: a name from `equidp.METHODS`. Methods that tell groups apart need fit's `sensitive_features`.
-        epsilon: what one fit spends; None for method "sgd" alone, which is not private.
-        delta: None: a tenth of 1 / n, rounded down to a power of ten.
+        method: name from `equidp.METHODS`. Methods that treat groups differently need fit's
+            `sensitive_features`.
+        epsilon: epsilon of one fit; None only for method "sgd", which is not private.
+        delta: delta of one fit; None: a tenth of 1 / n, rounded down to a power of ten.
         model: "logistic", "mlp", or a factory: ((number of columns,), number of classes) -> module.
-        epochs: passes over the data.
-        batch_size: b, expected; None: 256, or n where that is less.
-        learning_rate: of the optimizer; None: 0.5, or 0.01 of adam.
-        momentum, weight_decay: of the optimizer.
+        epochs: number of passes over the data.
+        batch_size: expected batch size b; None: 256, or n if that is less.
+        learning_rate: learning rate; None: 0.5, or 0.01 with adam.
+        momentum, weight_decay: settings of the optimizer.
         optimizer: "sgd", or "adam", which is `equidp.PrivateAdam`.
-        schedule, average, average_share: of `equidp.Plan`: they cost no privacy.
-        clipping_bound: C, or C_0 of the methods with several bounds.
-        method_settings: of `equidp.Plan`: statistics_ratio, smoothing, strict_bound, initial_bound,
+        schedule, average, average_share: as in `equidp.Plan`; they cost no privacy.
+        clipping_bound: clipping bound C, or C_0 of the methods with several bounds.
+        method_settings: as in `equidp.Plan`: statistics_ratio, smoothing, strict_bound, initial_bound,
             bound_learning_rate, tolerance.
-        rows_per_person: the most rows of a person that are trained on, public; for fit's `people`.
-        accountant: a name from `equidp.accounting.ACCOUNTANTS`.
-        class_weight: class -> number that multiplies the losses of its examples before their gradients are
-            clipped, such as {"no": 1, "yes": 8} for a rare "yes"; classes that are left out have 1. Only
-            ratios count: all are divided by the largest. The numbers must be public. They shift predicted
-            probabilities towards heavy classes. "balanced": one over the size of the class, counted with
-            noise for a share of epsilon. None: all are 1.
-        counts_share: of epsilon, in (0, 1), that "balanced" counts classes with.
-        rates, bound_shares: group -> public multiple of the sample rate, and share of the clipping bound, for
-            fit's `sensitive_features`; "*": all other groups. Each group then has an epsilon of
-            its own (`run_.epsilon_by_group()`), and `epsilon` is the largest.
-        epsilon_by_group: group -> budget, such as {"rare": 1.0, "*": 3.0}, the largest of which is `epsilon`.
-        protect_by: "sampling" or "scaling": rates, or shares of the bound, follow; see `equidp.Trainer`.
-        loss: what is trained on: a function of (outputs
-            [batch, classes], codes of classes [batch]) that gives one loss for each; None: cross-entropy.
-        ledger: an `equidp.Ledger` of all fits on this data, also those of clones; one that does not fit its
+        rows_per_person: public maximum of training rows per person, for fit's `people`.
+        accountant: name from `equidp.accounting.ACCOUNTANTS`.
+        class_weight: class -> public number that multiplies the losses of its examples before clipping, such
+            as {"no": 1, "yes": 8} for a rare "yes". Other classes have 1. Only ratios matter, because all
+            weights are divided by the largest. Weights shift predicted probabilities towards heavy classes.
+            "balanced": one over the class size, counted with noise for a share of epsilon. None: all are 1.
+        counts_share: share of epsilon, in (0, 1), for the class counts of "balanced".
+        rates, bound_shares: group -> public multiple of the sampling rate, and group -> share of the clipping
+            bound, for fit's `sensitive_features`; "*": all other groups. Each group then has its own epsilon
+            (`run_.epsilon_by_group()`), and `epsilon` is the largest.
+        epsilon_by_group: group -> budget, such as {"rare": 1.0, "*": 3.0}; `epsilon` is the largest budget.
+        protect_by: "sampling" or "scaling": whether rates or bound shares follow from budgets; see
+            `equidp.Plan`.
+        loss: function of (outputs [batch, classes], class codes [batch]) that returns one loss per example;
+            None: cross-entropy.
+        ledger: `equidp.Ledger` of all fits on this data, including fits of clones. A fit that exceeds its
             limit raises a BudgetError.
-        device: where to train and predict: "cpu", "cuda", "cuda:1", "mps"; or "auto", the first of cuda, mps
-            and cpu that is there.
-        random_state: None: samples and noise from the operating system. A seed, for research alone, warns.
+        device: device for training and prediction: "cpu", "cuda", "cuda:1", "mps"; or "auto", the first of
+            cuda, mps and cpu that is available.
+        random_state: None: samples and noise from the operating system. A seed is only for research, and
+            gives a warning.
 
     Attributes:
-        classes_: class labels, [classes]; which there are is public.
+        classes_: class labels, [classes]; the list of classes is public.
         n_features_in_, feature_names_in_: columns seen in fit.
-        group_names_: one per group; which there are is public.
-        run_: the `equidp.Run`: model and what it spent.
-        epsilon_spent_, delta_, noise_multiplier_: of this fit; epsilon with what "balanced" counted.
-        class_weight_: weights in use, [classes]; what "balanced" gives is released, and may be shown.
-        coef_, intercept_: of a linear model; other models have none.
-        epsilon_total_: of this fit and the earlier ones of this estimator, for someone who is in the data of
-            each, by Renyi divergences at one order; with a ledger, of all that it holds, clones and other
-            estimators included, and of this estimator's fits that it does not hold.
+        group_names_: one name per group; the list of groups is public.
+        run_: `equidp.Run` with the model and what it spent.
+        epsilon_spent_, delta_, noise_multiplier_: values of this fit; epsilon includes the class counts of
+            "balanced".
+        class_weight_: weights in use, [classes]. The weights of "balanced" are released, and may be shown.
+        coef_, intercept_: coefficients and intercepts of a linear model; other models have none.
+        epsilon_total_: epsilon of this fit and this estimator's earlier fits together, for someone who is in
+            the data of each, by Renyi divergences at one order. With a ledger, it covers all entries of the
+            ledger, also from clones and other estimators, and this estimator's fits that the ledger does not
+            have.
 
     Example:
         >>> import numpy as np, equidp
@@ -160,22 +164,23 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         sample_weight: Any = None,
         people: Any = None,
     ) -> Self:
-        """Train a fresh model, which spends `epsilon`: each fit does.
+        """Train a new model. Each fit spends `epsilon`.
 
         Args:
             X: [n, d], numbers without NaN: an array or a pandas table.
-            y: [n].
-            sensitive_features: each example's group: [n], or [n, columns], which are crossed. For methods
-                that tell groups apart. Rows are matched by position, as in all of scikit-learn.
+            y: class labels, [n].
+            sensitive_features: each example's group, [n], or [n, columns], which are crossed. For methods
+                that treat groups differently. Rows are matched by position, as in all of scikit-learn.
             sample_weight: [n], numbers >= 0 that multiply each row's loss before its gradient is clipped.
-                They must be public: known for each row, or following from nothing but that row. Then they
-                cost no privacy, since every gradient is bounded as without them. Scale them to at most 1 or
-                so: above clipping bound / norm a weight has no further effect.
-            people: [n], whose row each is. A person with all rows is then one example, of which n, the batch
-                size and epsilon are, as `equidp.by_person` says; needs `rows_per_person`. None: rows are.
+                They must be public, or computed from only that row. Then they cost no privacy, because every
+                gradient is bounded as without them. Scale them to at most about 1: above clipping bound /
+                norm, a weight has no further effect.
+            people: person of each row, [n]; requires `rows_per_person`. An example is then a person with all
+                rows, and n, the batch size and epsilon count people (`equidp.by_person`). None: an example is
+                a row.
 
         Raises:
-            SettingError, DataError, ModelError, BudgetError, ValueError: before anything is spent.
+            SettingError, DataError, ModelError, BudgetError, ValueError: raised before anything is spent.
         """
         fits: list[_Fit] = self.__dict__.setdefault("_fits_spent", [])
         kept, before = dict(vars(self)), len(fits)
@@ -322,7 +327,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return intercepts[1:] - intercepts[:1] if len(intercepts) == 2 else intercepts
 
     def decision_function(self, X: Any) -> npt.NDArray[np.float32]:
-        """Log odds of the second of two classes, [n]; of more classes, the logit of each, [n, classes]."""
+        """Log odds of the second of two classes, [n]; for more classes, the logit of each, [n, classes]."""
         logits: npt.NDArray[np.float32] = self._outputs(X).numpy()
         return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
 

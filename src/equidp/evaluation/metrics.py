@@ -42,17 +42,17 @@ class Metric:
     """A number that describes a model's predictions on examples.
 
     Attributes:
-        name: of its column; letters, digits and underscores.
-        function: `Predictions` -> the value. A ValueError says why it is not defined there.
-        higher_is_better: whether a larger value is a better model.
-        range: the smallest and the largest value that it can have.
-        tasks: what it is for: "binary" and "multiclass".
+        name: name of its column, in letters, digits and underscores.
+        function: `Predictions` -> value. It raises a ValueError with the reason if the value is undefined.
+        higher_is_better: whether a larger value means a better model.
+        range: smallest and largest possible value.
+        tasks: tasks that it supports: "binary" and "multiclass".
         interval: (predictions, level) -> (low, high); None: percentiles of 200 resamples of the examples,
             drawn from a fixed seed.
-        per_example: predictions -> its part of each example, [n], whose mean is the value; None: no such.
+        per_example: predictions -> value of each example, [n], whose mean is the metric; None: not available.
 
     Raises:
-        SettingError: a name with other signs, or a range that is none.
+        SettingError: the name has other characters, or the range is invalid.
 
     >>> from sklearn.metrics import f1_score
     >>> f1 = Metric("f1", lambda of: f1_score(of.hits, of.predicted_positive), higher_is_better=True,
@@ -82,12 +82,12 @@ class Metric:
 
     @property
     def sign(self) -> int:
-        """Return 1 where a loss of the metric is a cost, and -1 where a gain is."""
+        """Return 1 if a decrease of the metric is a cost, and -1 if an increase is."""
         return 1 if self.higher_is_better else -1
 
     @property
     def width(self) -> float:
-        """Return how far apart two values can be."""
+        """Return the largest difference between two values."""
         return self.range[1] - self.range[0]
 
     @property
@@ -97,7 +97,7 @@ class Metric:
 
     @property
     def label(self) -> str:
-        """Return its name for readers."""
+        """Return its display name."""
         return _LABELS.get(self.name, self.name.replace("_", " "))
 
     @property

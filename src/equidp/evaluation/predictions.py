@@ -41,14 +41,15 @@ def task_of(class_names: Sequence[str]) -> str:
 @final
 @dataclass(frozen=True)
 class Decision:
-    """The positive one of two classes, and the predicted risk from which on a model predicts it.
+    """The positive one of two classes, and the threshold on its predicted probability.
 
     Attributes:
-        positive: its name; None: `positive_by_name`.
-        threshold: predicted probability of the positive class, in [0, 1]; None: the most probable class.
+        positive: name of the positive class; None: `positive_by_name`.
+        threshold: predicted probability, in [0, 1], from which the positive class is predicted; None: predict
+            the most probable class.
 
     Raises:
-        SettingError: a threshold outside [0, 1].
+        SettingError: the threshold is outside [0, 1].
 
     >>> Decision("ill", 0.08).index(("ill", "well"))
     0
@@ -65,7 +66,7 @@ class Decision:
         """Return which class is positive; None unless there are two classes.
 
         Raises:
-            SettingError: no such class, or a choice among more than two.
+            SettingError: the class does not exist, or there are more than two classes.
         """
         if len(class_names) != 2:
             if (self.positive, self.threshold) != (None, None):
@@ -112,12 +113,12 @@ def base_rate_decision(positive: str | None, counts: Mapping[str, float]) -> Dec
 @final
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Predictions of a model on n examples: all that a metric may read.
+    """Predictions of a model on n examples, the only input of a metric.
 
     Attributes:
         targets: true classes, [n] int64.
-        probabilities: of each class, [n, classes] float64.
-        class_names: one per class.
+        probabilities: predicted probability of each class, [n, classes] float64.
+        class_names: one name per class.
         positive: index of the positive class; None unless there are two classes.
         threshold: see `Decision`.
 
@@ -136,7 +137,7 @@ class Predictions:
     def of(
         cls, outputs: Tensor, targets: Tensor, class_names: Sequence[str], decision: Decision = Decision()
     ) -> Predictions:
-        """Return what logits, [n, classes], predict of examples with these targets."""
+        """Return the predictions of logits, [n, classes], for examples with these targets."""
         probabilities = torch.softmax(outputs.double(), dim=1).numpy()
         return cls(
             targets.numpy(),
@@ -169,19 +170,19 @@ class Predictions:
 
     @property
     def risks(self) -> Floats:
-        """Return the predicted probability of the positive class, [n]; of two classes only."""
+        """Return the predicted probability of the positive class, [n]; for two classes only."""
         risks: Floats = self.probabilities[:, self._of_two()]
         return risks
 
     @property
     def hits(self) -> Codes:
-        """Return 1 for each example of the positive class and 0 for others, [n]; of two classes only."""
+        """Return 1 for each example of the positive class and 0 for others, [n]; for two classes only."""
         hits: Codes = (self.targets == self._of_two()).astype(np.int64)
         return hits
 
     @property
     def predicted_positive(self) -> Codes:
-        """Return 1 for each example that is predicted to be positive, [n]; of two classes only."""
+        """Return 1 for each example that is predicted to be positive, [n]; for two classes only."""
         positive: Codes = (self.predicted == self._of_two()).astype(np.int64)
         return positive
 
@@ -195,7 +196,7 @@ class Predictions:
         return replace(self, targets=self.targets[rows], probabilities=self.probabilities[rows])
 
     def constant(self) -> Predictions:
-        """Return what the best constant prediction predicts here: each class with its share."""
+        """Return the predictions of the best constant: each class with its share."""
         shares = self.counts / max(len(self), 1)
         return replace(self, probabilities=np.tile(shares, (len(self), 1)), threshold=None)
 

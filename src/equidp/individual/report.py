@@ -36,23 +36,23 @@ T = TypeVar("T")
 class IndividualReport:
     """Epsilon of each training example. Private: publish only what a `release_` method returns.
 
-    An example's epsilon bounds what this run's releases reveal of it, given the trajectory that the run took.
-    The worst case over all trajectories is the run's epsilon. Every epsilon includes in full all other
+    An example's epsilon bounds what this run's releases reveal about it, given the trajectory that the run
+    took. The worst case over all trajectories is the run's epsilon. Every epsilon includes in full all other
     entries of the ledger at the time of the report, such as private preprocessing, and no later release.
 
     Attributes:
-        sensitive_epsilons: [n].
-        group_epsilons: [K], largest epsilon that a member of each group can have in the whole plan, by the
-            bounds that the policy released: not private.
-        groups: [n], indices into `group_names`.
-        group_names: one per group.
-        largest: epsilon of the whole plan, with all else in the ledger, which everyone is guaranteed.
-        delta: of all epsilons.
+        sensitive_epsilons: epsilon of each example, [n].
+        group_epsilons: largest epsilon that a member of each group can have in the whole plan, [K], by the
+            bounds that the policy released; not sensitive.
+        groups: indices into `group_names`, [n].
+        group_names: one name per group.
+        largest: epsilon of the whole plan and all other entries of the ledger, guaranteed to every example.
+        delta: delta of all epsilons.
         guaranteed: True if epsilons are upper bounds; False if they are estimates.
-        ledger, run_id: what releases are charged to.
-        randomness: of the noise of releases.
-        group_profiles: delta of a member of each group at `equidp.accounting.risk.EPSILONS`, [K, 401]: not
-            private.
+        ledger, run_id: ledger and run that pay for releases.
+        randomness: source of the noise of releases.
+        group_profiles: delta of a member of each group at `equidp.accounting.risk.EPSILONS`, [K, 401]; not
+            sensitive.
         spent: (event, number of steps) pairs that the profiles cover.
 
     Example:
@@ -85,9 +85,9 @@ class IndividualReport:
     spent: Entries
 
     def group_risks(self) -> dict[str, Risk]:
-        """Return the most that any membership attack achieves on a member of each group, in this training.
+        """Return upper bounds of any membership attack's success on a member of each group, in this training.
 
-        It follows from the bounds that the policy released, never from examples, so it costs nothing.
+        They follow from the bounds that the policy released, never from examples, so they cost nothing.
         """
         whole = Risk.of(self.spent)
         return {
@@ -96,8 +96,7 @@ class IndividualReport:
         }
 
     def for_owner(self, index: int) -> str:
-        """Return a text for the person whose example this is, and for no one else, with epsilons rounded
-        up."""
+        """Return a text only for the person whose example this is, with epsilons rounded up."""
         if not 0 <= index < len(self.sensitive_epsilons):
             raise SettingError(f"index={index}; expected one of {len(self.sensitive_epsilons)} examples.")
         quality = "at most" if self.guaranteed else "an estimated"
@@ -109,9 +108,9 @@ class IndividualReport:
         )
 
     def sensitive_by_group(self) -> pd.DataFrame:
-        """Return count, mean, quantiles and largest of the epsilons of each group and of all, a row each.
+        """Return count, mean, quantiles and maximum of epsilon, one row per group and one for all.
 
-        `over_lowest` is the mean over the lowest mean of a group; NaN: a group without examples.
+        `over_lowest` is the mean divided by the lowest mean of a group; NaN: a group without examples.
         """
         rows = []
         for name, chosen in [
@@ -139,14 +138,15 @@ class IndividualReport:
     def release_by_group(self, epsilon: float, delta: float) -> pd.DataFrame:
         """Return each group's mean epsilon with noise, charged to the ledger: group, mean, standard_error.
 
-        One Gaussian mechanism on the sums and the counts of all groups: each example is in one group, so all
-        groups cost what one would. `standard_error` is that of the noise, from released values.
+        This is one Gaussian mechanism on the sums and the counts of all groups. Each example is in one group,
+        so all groups cost as much as one. `standard_error` is the standard error of the noise, from released
+        values.
         """
         return self._release(epsilon, delta, self.draw_means)
 
     def draw_means(self, noise: float) -> pd.DataFrame:
-        """Return what `release_by_group` does, for a noise multiplier that was paid for: `Ledger.release`
-        draws it."""
+        """Return the table of `release_by_group`, for a noise multiplier that was paid for by
+        `Ledger.release`."""
         count, largest = len(self.group_names), self.largest
         members = np.zeros((len(self.groups), 2 * count))
         members[np.arange(len(self.groups)), self.groups] = self.sensitive_epsilons / largest

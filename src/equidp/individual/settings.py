@@ -12,25 +12,25 @@ from equidp.errors import SettingError
 @final
 @dataclass(frozen=True)
 class Individual:
-    """Has a `Trainer` count the share of the sensitivity that each training example uses in each step.
+    """Makes a `Trainer` record the share of the sensitivity that each training example uses in each step.
 
-    A pass over the data takes the gradient norms of all examples. They say, with the policy's state, what
-    each example could use in a step, and hold until the next pass. It works for every method. Without
-    clipping, training stays as it is.
+    A pass over the data computes the gradient norms of all examples. With the policy's state, they determine
+    what each example could use in a step, until the next pass. This works for every method. Without clipping,
+    training does not change.
 
-    With clipping, an example's gradient is shortened to the share that was computed from its last norm, so
-    that its epsilon is a guarantee, however rarely norms are taken (Yu et al. 2023, Algorithm 3). The private
-    step caps weights by it, beside its own caps.
+    With clipping, an example's gradient is clipped to the share computed from its last norm. Its epsilon is
+    then a guarantee, even if norms are computed rarely (Yu et al. 2023, Algorithm 3). The private step caps
+    weights by this share in addition to its own caps.
 
     Args:
-        interval: steps between passes. 1 is exact, unless the model draws random numbers (dropout); more give
-            estimates. Give this or `per_epoch`.
-        per_epoch: passes in an epoch.
-        clipping: limit gradients to what is accounted for.
-        grid: width of the grid that shares are rounded up to.
+        interval: number of steps between passes. 1 is exact, unless the model draws random numbers (dropout);
+            more give estimates. Pass this or `per_epoch`.
+        per_epoch: number of passes per epoch.
+        clipping: whether to limit gradients to what is accounted for.
+        grid: width of the grid to which shares are rounded up.
 
     Raises:
-        SettingError: settings out of range.
+        SettingError: a setting is outside its range.
 
     Example:
         >>> import equidp

@@ -22,19 +22,19 @@ _SLACK = 1 + 1e-5  # float32 rounding
 
 
 def check_policy(policy: Policy, num_groups: int = 2, *, noise_multiplier: float = 1.0) -> None:
-    """Try a policy on random and extreme norms, groups and releases.
+    """Test a policy on random and extreme norms, groups and releases.
 
-    Checked: settings are frozen and plain; the state is a NamedTuple of tensors; rules can be applied to one
-    example at a time; rows have norm at most 1, and weight * norm is at most the bound of the example's
-    group; the rules do not change the state.
+    Settings must be frozen and plain, and the state must be a NamedTuple of tensors. Rules must apply to one
+    example at a time and must not change the state. Rows must have norm at most 1, and weight * norm must be
+    at most the bound of the example's group.
 
     Args:
-        policy: ours or a user's.
-        num_groups: K.
-        noise_multiplier: sigma; 0 for a policy without privacy.
+        policy: policy to test.
+        num_groups: number of groups K.
+        noise_multiplier: noise multiplier sigma; 0 for a policy without privacy.
 
     Raises:
-        PolicyError: names the promise that was broken, with an example.
+        PolicyError: a requirement is violated; the message names it, with an example.
 
     Example:
         >>> import equidp

@@ -14,10 +14,10 @@ from equidp.policies.setting import Checked, setting
 
 @dataclass(frozen=True)
 class DPSGD(Checked):
-    """Shortens gradients longer than the clipping bound C to it: weight min(1, C / norm), sensitivity C.
+    """Clips gradients to the clipping bound C: weight min(1, C / norm), sensitivity C.
 
-    C may differ by public groups, whose epsilons then differ: a group that may use a share c of the largest
-    bound pays what noise sigma / c costs (`Run.epsilon_by_group`); shares are at least 1/16.
+    C may differ by public groups, and then epsilon differs too. A group with a share c of the largest bound
+    pays the cost of noise sigma / c (`Run.epsilon_by_group`). Shares are at least 1/16.
 
     Example:
         >>> import torch, equidp

@@ -15,7 +15,7 @@ from equidp.policies.setting import Bounded, setting
 
 @dataclass(frozen=True)
 class Global(Bounded):
-    """Weight C / Z where norm <= Z, else 0: keeps directions, but loses the longest gradients.
+    """Weight C / Z if norm <= Z, else 0: keeps directions, but loses the longest gradients.
 
     Example:
         >>> import equidp

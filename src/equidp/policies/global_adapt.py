@@ -34,10 +34,10 @@ class AdaptiveBound(NamedTuple):
 
 @dataclass(frozen=True)
 class GlobalAdapt(Bounded):
-    """Weight C / Z where norm <= Z, else C / norm; Z follows the released count of norms above tau Z
-    (`tolerance`).
+    """Weight C / Z if norm <= Z, else C / norm; Z follows the released count of norms above tau Z.
 
-    Z <- max(C, Z exp(-eta + d / b)). Published code divides d by the realised batch size, which is private.
+    Z <- max(C, Z exp(-eta + d / b)), with tau the `tolerance` and d the count. Published code divides d by
+    the realised batch size, which is private.
 
     Example:
         >>> import equidp

@@ -68,11 +68,12 @@ class Quantile(QuantileBound):
 
 @dataclass(frozen=True)
 class QuantileBounded(QuantileBound):
-    """`Quantile` whose clipping bound C stays above a lowest one.
+    """`Quantile` with a lower limit C_min on the clipping bound C.
 
     C <- max(C_min, C exp(-eta (s / b + 1/2 - gamma))) with s the released sum of rows 1[norm <= C] - 1/2.
-    Where most examples are learnt, their quantile shrinks towards zero, and the gradients of the others with
-    it; the lowest bound leaves those something to learn by. C starts at C_min where that is larger.
+    Once most examples are learned, their quantile shrinks towards zero, and so do the clipped gradients of
+    the others. With the lower limit, the others can still be learned. If C_min is larger than the initial C,
+    C starts at C_min.
 
     Example:
         >>> import equidp

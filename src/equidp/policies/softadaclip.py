@@ -15,8 +15,8 @@ from equidp.policies.quantile import QuantileBound
 class SoftAdaClip(QuantileBound):
     """Weight C tanh(norm / C) / norm: gradients well below C stay as they are, long ones approach C.
 
-    Of two long gradients the longer one stays longer, where clipping makes them equal. C follows a quantile
-    of the norms as `Quantile`'s does, and is the sensitivity.
+    Of two long gradients, the longer one stays longer, whereas clipping makes them equal. C follows a
+    quantile of the norms, as in `Quantile`, and is the sensitivity.
 
     Example:
         >>> import torch, equidp

@@ -22,12 +22,12 @@ class Method(NamedTuple):
     """Policy and summary of a name in `METHODS`.
 
     Attributes:
-        source: class of the policy, whose fields are the method's settings; or module:Class below
-            `equidp.policies`, which is imported when `policy` is asked for.
-        summary: what it does and when to use it, in a line.
-        statistics_ratio, private: of a policy that is not imported, at default settings: accounting needs no
-            torch.
-        options: of a plan, which the method fixes whatever the plan has.
+        source: class of the policy, whose fields are the method's settings; or module:Class in
+            `equidp.policies`, imported when `policy` is first used.
+        summary: one line on what it does and when to use it.
+        statistics_ratio, private: values of a policy that is not imported, at default settings, so that
+            accounting needs no torch.
+        options: plan options that the method fixes, regardless of the plan.
 
     Example:
         >>> import equidp

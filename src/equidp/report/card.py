@@ -78,10 +78,10 @@ class CardContent:
     """Content of a card beside the run itself.
 
     Attributes:
-        title: what is predicted.
+        title: what the model predicts.
         data: name of the data.
         evaluation: of the model on examples that were held out; None: the card has no metrics.
-        notes: sentences on how the data was prepared, and what epsilon does not cover (`DataSplit.notes`).
+        notes: sentences on data preparation and on what epsilon does not cover (`DataSplit.notes`).
         statements: of the people who answer for the model, by a name in `STATEMENTS`.
         remarks: paragraphs of theirs.
         columns: facts about the columns and the test examples, by name.
@@ -127,20 +127,22 @@ def write_card(
     """Write the model card of a run: its purpose, its guarantee, and its metrics by group.
 
     Args:
-        run: from `Trainer.fit` or `Trainer.run`.
-        paths: one or several, each ending in .html or .md.
-        test: examples that metrics by group are computed on, held out; None: the card has no metrics.
-        evaluation: of the model on a test set, if the caller has it already; then `test` can be left out.
+        run: run from `Trainer.fit` or `Trainer.run`.
+        paths: one or several paths, each ending in .html or .md.
+        test: held-out examples for metrics by group; None: the card has no metrics.
+        evaluation: evaluation of the model on a test set, if you have it already; then `test` can be left
+            out.
         data: name of the data.
-        title: what is predicted.
-        notes: sentences on how the data was prepared, and what epsilon does not cover (`DataSplit.notes`).
-        statements: of the people who answer for the model: intended_use, not_intended_for, group_reason,
-            group_deletion, contact, review_date or runs_tried. The card names those that are missing.
+        title: what the model predicts.
+        notes: sentences on data preparation and on what epsilon does not cover (`DataSplit.notes`).
+        statements: statements by the people responsible for the model: intended_use, not_intended_for,
+            group_reason, group_deletion, contact, review_date or runs_tried. The card names those that are
+            missing.
 
     Raises:
-        SettingError: another ending, a path that cannot be written, or an unknown statement.
-        DataError: the test set is no GroupedDataset, has other classes than the training data, or shares
-            rows with it, or the evaluation is of another model.
+        SettingError: a path has another ending or cannot be written, or a statement is unknown.
+        DataError: the test set is not a GroupedDataset, has other classes than the training data, or shares
+            rows with it; or the evaluation is for another model.
 
     Example:
         >>> import equidp, torch

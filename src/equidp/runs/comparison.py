@@ -43,50 +43,51 @@ def compare(
     device: str = "cpu",
     **options: Any,
 ) -> Comparison:
-    """Train one model several ways, private and not, and measure what privacy cost each group.
+    """Train one model by several methods, private and not, and measure each group's privacy cost.
 
-    Runs of one seed share the split, the initial weights and the sampled batches. Samples and noise come from
-    seeds: this is for choosing a method, and the models are not for release. Each finished run is logged to
-    "equidp.comparison" and kept, so that the same call goes on where it was stopped.
+    Runs with the same seed share the split, the initial weights and the sampled batches. Samples and noise
+    come from seeds: use this to choose a method, and do not release the models. Each finished run is logged
+    to "equidp.comparison" and stored, so that the same call continues a stopped comparison.
 
-    Costs are against a reference, plain SGD of the same model and inputs: tuned as one of the methods, or
-    trained by the plan where settings are published; else at several multiples of the plan's learning rate on
-    the first seed, and at the best one on all. Boosted trees read a table too, so that costs have two parts:
-    of the model, and of privacy.
+    Costs are relative to a reference, plain SGD with the same model and inputs. It is tuned if the methods
+    are tuned, and trained by the plan if settings are published. Otherwise it is trained at several multiples
+    of the plan's learning rate on the first seed, and at the best one on all seeds. For tables, boosted trees
+    are trained too, so that costs have two parts: one of the model, and one of privacy.
 
     Args:
-        data: a name from `equidp.data.SOURCES`, a path to a table, or your own source, also by import path;
-            None: that of `config`, or "digits".
+        data: name from `equidp.data.SOURCES`, path to a table, or your own source, also by import path; None:
+            the data of `config`, or "digits".
         methods: names from `equidp.METHODS`, import paths such as "my_module:MyPolicy", and your own
-            policies. "auto" is the recommended method. Where `plan` gives the others other settings than the
-            recommended ones, "auto" is a method of its own by these.
-        epsilon: targets, one or several; noise is calibrated to each of them; None: the plan's noise
-            multiplier, or epsilon 3 where settings are recommended and no noise multiplier is given.
-        seeds: how many seeds (0, 1, ...), or which.
-        tune: how many settings of each method are tried: the plan's own, and random ones, of which methods
-            share the same multiples. Each is chosen on a part held out of training, on other seeds than
+            policies. "auto" is the recommended method. If `plan` has other settings than the recommended
+            ones, "auto" is a separate method with the recommended settings.
+        epsilon: one or several target epsilons, to which noise is calibrated. None: the plan's noise
+            multiplier, or epsilon 3 if settings are recommended and no noise multiplier is given.
+        seeds: number of seeds (0, 1, ...), or a list of seeds.
+        tune: number of settings to try for each method: the plan's own, and random ones, with the same
+            multiples for all methods. Each is chosen on a part held out of training, on other seeds than
             `seeds`, by the loss of the group that loses most (`equidp.comparison.tune`). None: all methods
             train by the plan.
-        plan: how to train: a `Plan`, "recommended" or "published"; None: [training] of `config`, or
+        plan: training settings: a `Plan`, "recommended" or "published"; None: [training] of `config`, or
             recommended.
-        changes: settings of the plan and of methods to compare: each of these changes is trained by all
-            methods that have such settings, such as [{"clipping_bound": 0.5}, {"clipping_bound": 1.0}].
-        against: name of a private method among `methods`, with which each other one is compared seed by seed
+        changes: settings of plan and methods to compare, such as [{"clipping_bound": 0.5}, {"clipping_bound":
+            1.0}]. Each change is trained by all methods that have these settings.
+        against: name of a private method among `methods`, with which the others are compared seed by seed
             (`Comparison.differences`); None: no such table.
         gap_tolerance: largest gap in privacy cost that counts as equal (Xu et al.: 0.05).
-        callbacks: what each run records, as `Comparison.tables`; `Diagnostics()` finds out where the
-            disparity comes from.
-        directory: finished runs are kept here, and taken from here if data, settings and code are the same.
-        jobs: processes; None: one per core, or the number from `joblib.parallel_config`, whose backend may
-            also be a cluster.
-        device: where to train: "cpu", "cuda", "cuda:1", "mps"; or "auto", the first of cuda, mps and cpu that
-            is there. Stored runs of another device are taken: results differ by rounding alone.
-        options: config, the path of a run.toml; and its fields, which are over the file: of [table], such as
+        callbacks: callbacks that record `Comparison.tables` in each run; `Diagnostics()` finds the causes of
+            disparity.
+        directory: folder of finished runs, which are used again if data, settings and code are the same.
+        jobs: number of processes; None: one per core, or the number from `joblib.parallel_config`, whose
+            backend may also be a cluster.
+        device: device for training: "cpu", "cuda", "cuda:1", "mps"; or "auto", the first of cuda, mps and cpu
+            that is available. Stored runs of another device are used, because results differ only by
+            rounding.
+        options: config, the path of a run.toml; and its fields, which override the file: of [table], such as
             target, group and columns; of [privacy], such as preprocessing; of [training], such as metric (a
             name or a `Metric`), epochs, class_weight and threshold.
 
     Raises:
-        SettingError, DataError, ModelError: before anything is trained.
+        SettingError, DataError, ModelError: raised before anything is trained.
 
     Example:
         >>> import equidp

@@ -365,8 +365,8 @@ def open_run(folder: str | os.PathLike[str], *, trust_code: bool = False) -> Fin
 
     Args:
         folder: of the run, or a copy of its `share/`.
-        trust_code: import the method and the model that the folder names by import path. Such code can do
-            anything on this machine, so give it for folders of people whom you trust alone.
+        trust_code: whether to import the method and the model that the folder names by import path. Such code
+            can do anything on this machine, so use this only for folders of people whom you trust.
 
     Raises:
         DataError: there is no run, it is not finished, files were changed or replaced, or it names code that

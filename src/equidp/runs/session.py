@@ -66,19 +66,19 @@ def train(
     Args:
         data: a named dataset, a CSV or Parquet file, or a source by import path.
         out: folder of the run: new, empty, or of a stopped run with the same settings.
-        method: a name, an import path, a policy of equidp's; "auto", the default: the one that served this
-            kind of data best.
-        config: run.toml, the file of all options, or a recipe that `inspect` proposes; options that are
-            given here are over it.
-        columns: what cells of a column mean, by name: fields of `Column`, such as {"kind": "text"}.
-        device: where to train: "cpu", "cuda", "mps" or "auto".
-        callbacks: watch the run.
+        method: name, import path, or policy of equidp. "auto", the default, is the method with the best
+            results on this kind of data.
+        config: run.toml, the file of all options, or a recipe proposed by `inspect`; options passed here
+            override it.
+        columns: column name -> fields of `Column` that describe its cells, such as {"kind": "text"}.
+        device: device for training: "cpu", "cuda", "mps" or "auto".
+        callbacks: callbacks of the run.
         options: fields of run.toml: of [table], such as target, group and person; of [privacy], such as
             epsilon and ledger; of [training], such as epochs and seed; of [card], such as title.
 
     Raises:
-        SettingError, DataError, ModelError: before anything is spent.
-        BudgetError: the run does not fit the limit of its ledger.
+        SettingError, DataError, ModelError: raised before anything is spent.
+        BudgetError: the run exceeds the limit of its ledger.
         TrainingStopped: by Ctrl-C or SIGTERM.
 
     Example:

@@ -100,13 +100,13 @@ class _Files(NamedTuple):
 
 
 def verify(folder: str | os.PathLike[str]) -> Verification:
-    """Check that a finished run is whole, and that it states the epsilon that follows from its entries.
+    """Check that a finished run is complete, and that its stated epsilon follows from its entries.
 
     Args:
         folder: of a run, or a copy of its `share/`.
 
     Raises:
-        DataError: there is no finished run, its facts are not as equidp wrote them, or it holds a link.
+        DataError: there is no finished run, its facts are not as equidp wrote them, or it contains a link.
     """
     place = RunFolder(folder)
     place.check_finished()

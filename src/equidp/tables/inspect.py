@@ -122,19 +122,19 @@ class TableReport:
 def inspect(
     file: str | PathLike[str], *, recipe: Recipe | str | PathLike[str] | None = None, **options: Any
 ) -> TableReport:
-    """Show what is in a table before it is used, and a recipe that settles it, as `equidp inspect` does.
+    """Show the contents of a table before it is used, and propose a recipe, as `equidp inspect` does.
 
-    Reads the whole table without privacy, finds separator and charset, and shows no cell of a row. Without a
-    column of people, one is looked for.
+    It reads the whole table without privacy, detects separator and charset, and shows no cell of a row. If no
+    person column is named, it looks for one.
 
     Args:
         file: a CSV or Parquet file, compressed or not, or a folder of Parquet files.
-        recipe: what is known already, or a TOML file that says it.
+        recipe: what you know already, or a TOML file with it.
         options: fields of `Recipe` that override it, such as target, group and person.
 
     Raises:
         DataError: the file cannot be read, or lacks columns that were named.
-        SettingError: an option that cannot be.
+        SettingError: an option is invalid.
 
     >>> import pandas as pd
     >>> path = getfixture("tmp_path") / "people.csv"
