@@ -4,8 +4,8 @@ Code counts by its source: the functions and classes that an object is made of, 
 that they lie in or import. Values count too: attributes, arguments of a partial, what a closure holds, and
 globals that a function names. Installed packages and equidp count by name; a key holds their versions.
 
-Code without source has no digest, and what follows from it is not kept: code that was typed into a plain
-interpreter, made by `exec`, or imported from a file that changed since. Cells of a notebook have a source.
+Code without source has no digest, and its results are not kept. Examples are code that was typed into a plain
+interpreter, made by `exec`, or imported from a file that changed since. Notebook cells have a source.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ import cloudpickle
 def code_digest(thing: Any) -> str | None:
     """Digest of an object and of the source of each user-defined module that it needs; None without source.
 
-    The name alone for a part of equidp. A module's source is read at the first call after its import, and
-    again after a reload. A script or a notebook, `__main__`, counts by its objects alone.
+    Only the name for a part of equidp. A module's source is read at the first call after its import, and
+    again after a reload. For a script or a notebook, `__main__`, only its objects count.
     """
     digest, modules = read_code(thing)
     return _sha256(repr((digest, sorted(modules.items())))) if digest is not None and modules else digest
@@ -43,8 +43,8 @@ def code_digest(thing: Any) -> str | None:
 def object_digest(thing: Any) -> str | None:
     """Digest of an object and the code that it uses, not of all its modules; None without source.
 
-    The name alone for a part of equidp. It covers what this process would run, and is the same in each
-    process: neither the order of sets nor names that pickles draw at random are in it.
+    Only the name for a part of equidp. It covers what this process would run, and is the same in each
+    process. It contains neither the order of sets nor names that pickles draw at random.
     """
     return read_code(thing)[0]
 
@@ -73,13 +73,13 @@ def read_code(thing: Any) -> tuple[str | None, dict[str, str]]:
 
 
 def module_digest(name: str) -> str | None:
-    """Digest of a module's source; None where there is none, or where it changed since it was imported."""
+    """Digest of a module's source; None if there is none, or if it changed since it was imported."""
     source = _read_source(name)
     return source.digest if source is not None and source.current else None
 
 
 def without_words(source: str | bytes) -> str:
-    """Canonical text of a source: equal for sources that differ in docstrings, comments and layout alone."""
+    """Canonical text of a source: equal for sources that differ only in docstrings, comments and layout."""
     return _canonical(_parse(source))
 
 
@@ -120,7 +120,7 @@ class _Reader:
 
     Attributes:
         modules: names of modules that were met, or whose code was.
-        known: False where the source of some code is not known.
+        known: False if the source of some code is not known.
     """
 
     def __init__(self, package: str) -> None:
@@ -264,7 +264,7 @@ def _is_of_class(owner: type, name: str, value: Any) -> bool:
 
 
 def _is_plain(kind: type) -> bool:
-    """Return True if objects of a class of a package are pickled by their attributes alone."""
+    """Return True if objects of a class of a package are pickled only by their attributes."""
     usual = all(getattr(kind, each) is getattr(object, each) for each in ("__reduce__", "__reduce_ex__"))
     return usual and kind.__module__.partition(".")[0] not in sys.stdlib_module_names
 
@@ -299,7 +299,7 @@ class _Source(NamedTuple):
         file, lines: of the source.
         digest: of its canonical text.
         imports: full names of modules that it imports, and of names that may be modules.
-        current: False where this process imported the module from another source.
+        current: False if this process imported the module from another source.
     """
 
     file: str

@@ -225,7 +225,7 @@ class Table:
             console.print(escape(note), highlight=False, style="dim")
 
     def _split(self, width: int) -> Iterator[Table]:
-        """Tables with as many columns each as fit beside the names of the rows."""
+        """Tables with as many columns each as fit next to the names of the rows."""
         texts = [[column.heading for column in self.columns], *self.texts()]
         count = sum(column.names_row for column in self.columns)
         lengths = [max(map(len, column)) for column in zip(*texts, strict=True)]
@@ -266,7 +266,7 @@ def _numbers_width(texts: Sequence[str]) -> int:
 
 
 def _print_rich(table: RichTable, console: Console) -> None:
-    """Print with columns of names in parts of words where the table would be wider than the terminal."""
+    """Print with names broken within words if the table would be wider than the terminal."""
     wide = console.options.update(max_width=10_000)
     least, most = [], []
     for column in table.columns:
@@ -289,7 +289,7 @@ def _print_rich(table: RichTable, console: Console) -> None:
 
 
 def _least_width(column: RichColumn, cells: Sequence[Measurement]) -> int:
-    """Characters of its longest word, and no more than `_SHORTEST` where words may be broken."""
+    """Characters of its longest word, and no more than `_SHORTEST` if words may be broken."""
     needed = max(each.maximum if column.no_wrap else each.minimum for each in cells)
     breaks = not column.no_wrap and column.justify == "left"
     return max(min(needed, _SHORTEST) if breaks else needed, column.min_width or 0)

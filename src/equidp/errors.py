@@ -48,7 +48,7 @@ class EquidpError(Exception):
 
 
 class SettingError(EquidpError, ValueError):
-    """An argument is invalid, alone or in combination with others.
+    """An argument is invalid, by itself or in combination with others.
 
     >>> import equidp
     >>> equidp.DPSGD(clipping_bound=-1.0)

@@ -1,7 +1,7 @@
 """Accounting before and after a run: from what was spent to epsilon, and from a target epsilon to noise.
 
-Plans, targets and people with several examples belong here; epsilon of one run, on which these rest, is in
-kernel/, and that of several runs in ledger/.
+Plans, targets and people with several examples belong here. They use the epsilon of one run, which is in
+kernel/. The epsilon of several runs is in ledger/.
 """
 
 from equidp.accounting.calibration import calibrate_noise, calibrate_noise_to_risk

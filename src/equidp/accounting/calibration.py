@@ -38,7 +38,7 @@ _BUDGET_USED, _SMALLEST_RATE, _MOST_SHARES = 0.998, 1e-6, 60
 Cost = Callable[[dp_accounting.DpEvent], float]
 """Cost of a run to an example: epsilon or a risk."""
 Plan = Callable[[float], Entries]
-"""Entries of a run by its noise, those beside the steps included."""
+"""Entries of a run by its noise, including its releases."""
 
 
 @lru_cache(maxsize=256)
@@ -58,10 +58,10 @@ def calibrate_noise(
         step: one step at noise multiplier 1, with statistics noise sigma_s / sigma.
         steps: T >= 1.
         accountant: a name from `ACCOUNTANTS`.
-        spent: what counts towards the target beside the steps.
+        spent: what counts towards the target in addition to the steps.
 
     Returns:
-        sigma, never too little; where less than 0.01 is enough, it is below that, but may not be the least.
+        sigma, never too small. If less than 0.01 is enough, it is below 0.01, but may not be the smallest.
 
     Raises:
         SettingError: no noise up to 10^6 reaches the target, or the step costs no example anything.
@@ -91,7 +91,7 @@ def calibrate_noise(
 def calibrate_noise_to_risk(target: RiskTarget, step: Event, steps: int, spent: EventCounts = ()) -> float:
     """Return the smallest noise multiplier, to a relative 1e-4, whose whole run keeps to a target risk.
 
-    Arguments and errors are those of `calibrate_noise`.
+    Arguments and errors are as in `calibrate_noise`.
 
     >>> target = RiskTarget(0.05, false_positive_rate=0.01)
     >>> round(calibrate_noise_to_risk(target, Event(rate=0.02, noise=1.0), steps=100), 2)
@@ -134,7 +134,7 @@ def _least_noise(
     factor: float = 2.0,
     tolerance: float = _TOLERANCE,
 ) -> float | None:
-    """Return the least noise whose run costs at most the target; None where 10^6 is too little.
+    """Return the least noise whose run costs at most the target; None if 10^6 is too little.
 
     It is one at which the cost was computed, and no more than the target.
     """
@@ -158,11 +158,12 @@ def _least_noise(
 
 
 def _least_noise_by_secant(target: float, delta: float, plan: Plan) -> float | None:
-    """Return the least noise by privacy loss distributions; None where 10^6 is too little.
+    """Return the least noise by privacy loss distributions; None if 10^6 is too little.
 
-    A secant by wide bins, at a tenth of the time, ends near it. What they add to epsilon is quadratic in
-    their width, so bins of twice the width tell how much it is. The noise that follows is returned only where
-    epsilon by narrow bins, an upper bound, is at most the target and close to it; mostly the first one is.
+    A secant search with wide bins, at a tenth of the time, ends near it. The error that bins add to epsilon
+    is quadratic in their width, so bins of twice the width show how large it is. The resulting noise is
+    returned only if epsilon with narrow bins, an upper bound, is at most the target and close to it. Usually
+    the first one is.
     """
     # Renyi accounting is cheap and never below PLD, so its answer is a good place to start from.
     noise = _least_noise(lambda event: ACCOUNTANTS["rdp"](event, delta), target, plan, tolerance=0.05)
@@ -213,7 +214,7 @@ def calibrate_share(
         steps: T >= 1.
         protect_by: "sampling", of the rate; "scaling", of the bound, which statistics are bounded by too.
         accountant: a name from `ACCOUNTANTS`.
-        spent: what counts for the group beside the steps.
+        spent: what counts for the group in addition to the steps.
 
     Returns:
         The share, in (0, 1]; of a bound, at least 1/16. It costs at least 99% of the budget, or is 1.

@@ -1,4 +1,4 @@
-"""Rates, bounds and budgets of groups: read, checked, and made shares of an event by public numbers alone."""
+"""Rates, bounds and budgets of groups: checked, and turned into shares of an event by public numbers only."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ class GroupSettings:
     Attributes:
         rates: multiples of the sample rate, "*" for all groups that are not named; left out: 1.
         bound_shares: shares of the bound, in the same form.
-        budgets: epsilon of each group; left out: that of the run, which is the largest budget where it is not
-            given. Rates or shares follow from them.
-        protect_by: "sampling": rates follow from budgets, for the shares that are given; "scaling": shares
-            follow, for the rates that are given, and without budgets from the epsilon of the run for all.
+        budgets: epsilon of each group. Other groups have the run's epsilon; if that is not given, it is the
+            largest budget. Rates or shares follow from them.
+        protect_by: "sampling": rates follow from budgets, for the given shares. "scaling": shares follow from
+            budgets, for the given rates; without budgets, from the run's epsilon for all groups.
 
     Raises:
         SettingError: a number outside its range, an unknown name, or what follows given too.
@@ -106,12 +106,12 @@ class GroupSettings:
         return cls(found["rates"], found["bound_shares"], found[BUDGETS], protect_by)
 
     def __bool__(self) -> bool:
-        """Return True where groups may be treated differently."""
+        """Return True if groups may be treated differently."""
         return bool(self.rates or self.bound_shares or self.budgets)
 
     @property
     def is_open(self) -> bool:
-        """True where rates or shares follow, and are not worked out yet."""
+        """True if rates or shares follow, and are not computed yet."""
         return bool(self.budgets) or (bool(self.rates) and self.protect_by == PROTECTIONS[1])
 
     @property
@@ -125,7 +125,7 @@ class GroupSettings:
         return "rates" if self.rates else "bound_shares" if self.bound_shares else BUDGETS
 
     def names(self, group_names: Sequence[str] = ()) -> tuple[str, ...]:
-        """Return the names of the groups; where they are not known, those that are given, and "*".
+        """Return the names of the groups; if they are not known, the given names and "*".
 
         >>> GroupSettings(rates={"rare": 2.0}).names()
         ('rare', '*')
@@ -168,13 +168,13 @@ class GroupSettings:
             statistics_ratio: sigma_s / sigma of a policy with statistics; None: the policy has none.
             epsilon, risk: of the whole run, which the noise is calibrated to, or to the largest budget.
             accountant: by which epsilon is meant.
-            noise_multiplier: sigma, where neither is given and there is no budget.
-            spent: what counts for every group beside the steps, such as a release.
+            noise_multiplier: noise multiplier sigma, if neither is given and there is no budget.
+            spent: what counts for every group in addition to the steps, such as a release.
             group_names: names of all groups; empty: not known.
 
         Raises:
-            SettingError: an unknown group, a target that no noise meets, a budget that no rate or bound
-                meets, or a target risk where rates or shares follow: groups of equal epsilon differ in risk.
+            SettingError: a group is unknown, no noise meets the target, no rate or bound meets a budget, or a
+                risk is the target although rates or shares follow (groups of equal epsilon differ in risk).
 
         >>> budgets = GroupSettings(budgets={"rare": 1.0, "*": 3.0})
         >>> met, event = budgets.resolve((0.02, 1000), 1e-5, accountant="rdp")
@@ -210,9 +210,9 @@ class GroupSettings:
         statistics_ratio: float | None = None,
         group_names: Sequence[str] = (),
     ) -> Event:
-        """Return the event of a step; without shares where no group differs, or while some numbers are open.
+        """Return the event of a step; without shares if no group differs, or while some numbers are open.
 
-        Args and errors are those of `resolve`.
+        Args and errors are as in `resolve`.
 
         >>> event = GroupSettings(rates={"rare": 2.0}).step_event(0.1, 1.0, None, ("rare", "usual"))
         >>> [(each.label, each.rate) for each in event.shares]
@@ -309,7 +309,7 @@ class LabelBudgets:
     accountant: str = "pld"
 
     def __call__(self, spent: EventCounts) -> None:
-        """Raise a BudgetError where what a run spent beside its plan costs a label more than its budget."""
+        """Raise a BudgetError if spending outside the plan costs a label more than its budget."""
         for label, budget in self.by_label.items():
             planned = count_costs(self.plan, label)
             whole = planned | count_costs(spent, label)

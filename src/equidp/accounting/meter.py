@@ -29,9 +29,9 @@ def epsilon_so_far(
 ) -> float:
     """Return an upper bound of epsilon after some of a run's steps, cheap enough for each of them.
 
-    Epsilon is computed at about 25 numbers of steps, as they are reached; a number in between gets that of
-    the next. It is of these steps alone, for a run whose end no result decides, and at the last step what
-    `epsilon` returns.
+    Epsilon is computed at about 25 numbers of steps, as they are reached. A number in between gets the next
+    one's epsilon. It covers only these steps, for a run whose end no result decides. At the last step it is
+    what `epsilon` returns.
 
     Args:
         steps: taken so far, from 0 to T.
@@ -39,7 +39,7 @@ def epsilon_so_far(
         total_steps: T.
         delta: in (0, 1).
         accountant: a name from `ACCOUNTANTS`.
-        beside: (event, how often) pairs that count from the start.
+        beside: (event, count) pairs that count from the start.
     """
     grid = sorted({math.ceil(total_steps ** (i / 24)) for i in range(24)} | {total_steps})
     reached = grid[bisect.bisect_left(grid, steps)] if steps else 0

@@ -1,4 +1,4 @@
-"""Sample rate and steps of a run, and noise of releases beside them, from public numbers alone."""
+"""Sampling rate and steps of a run, and the noise of its releases, from public numbers only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from equidp.kernel.epsilon import epsilon as epsilon_of, mechanism, over_labels
 from equidp.kernel.event import Entries, Event
 
 PREPROCESSING, COUNTS, INDIVIDUAL = "preprocessing", "class counts", "individual privacy"
-"""Names of what a run releases beside its steps."""
+"""Names of a run's releases."""
 RELEASE_EPSILON = 0.1
 """Default epsilon of a release of individual privacy (Yu et al., Table 2)."""
 
@@ -88,7 +88,7 @@ def checked_schedule(
 
 
 def release_event(epsilon: float, delta: float) -> Event:
-    """Return what a release is charged as that alone costs (epsilon, delta).
+    """Return the charge of a release that costs (epsilon, delta) by itself.
 
     Together with a run it costs less than the sum of both: `Plan(releases=(Charge(event),))`.
 

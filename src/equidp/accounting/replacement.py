@@ -1,4 +1,4 @@
-"""Epsilon for replacing one example by another, beside adding or removing one."""
+"""Epsilon for replacing one example by another, instead of adding or removing one."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _LARGEST = 600.0
 def replacement_epsilon(entries: Entries, delta: float, accountant: str = "pld") -> float:
     """Return an epsilon that holds for datasets in which one example was replaced by another.
 
-    To replace is to remove one and to add one. With (e, d) for either, (2 e, d (1 + exp(e))) holds for both
-    (Vadhan 2017, Lemma 2.2); d is chosen so that this delta is the one asked for. This is an upper bound,
-    whatever the mechanism; a Gaussian without sampling has less.
+    To replace an example is to remove one and to add one. If (e, d) holds for each, (2 e, d (1 + exp(e)))
+    holds for both together (Vadhan 2017, Lemma 2.2). d is chosen so that this delta is the requested one.
+    This is an upper bound for any mechanism; a Gaussian without sampling has less.
 
-    Arguments are those of `epsilon`. It is infinite where none was found, at 1,200 at the latest.
+    Arguments are as in `epsilon`. The result is infinite if none was found, at 1,200 at the latest.
 
     >>> from equidp.kernel.event import Event
     >>> entries = [(Event(rate=0.02, noise=1.0), 100)]

@@ -1,10 +1,10 @@
 """Privacy as risk: the most that any membership attack can achieve.
 
-An attack sees all that a run releases and says whether one person's examples were in the data. Of those that
-were not, it accuses a share, its false-positive rate; of those that were, it finds a share, its true-positive
-rate. For every epsilon, (epsilon, delta(epsilon))-privacy limits the second by the first (Kairouz, Oh and
-Viswanath 2015, Theorem 2.1); all epsilons together give the limits here, which are far tighter than those
-that follow from one epsilon and delta (Kulynych et al. 2024).
+An attack sees all that a run releases, and decides whether one person's examples were in the data. Its
+false-positive rate is the share of non-members that it accuses. Its true-positive rate is the share of
+members that it finds. For every epsilon, (epsilon, delta(epsilon))-privacy limits the second by the first
+(Kairouz, Oh and Viswanath 2015, Theorem 2.1). All epsilons together give the limits here, which are far
+tighter than limits from one epsilon and delta (Kulynych et al. 2024).
 """
 
 from __future__ import annotations

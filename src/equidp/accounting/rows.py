@@ -25,21 +25,23 @@ _LARGEST = 1e8
 def epsilon(entries: Entries, delta: float, accountant: str = "pld", rows: int = 1) -> float:
     """Return the smallest epsilon that the accountant can prove for all the entries together.
 
-    Guarantee: that of `equidp.kernel.epsilon.epsilon`, for datasets that differ in `rows` examples: those
-    that one person owns.
+    Guarantee: as in `equidp.kernel.epsilon.epsilon`, for datasets that differ in the `rows` examples of one
+    person.
 
     | case | epsilon |
     | --- | --- |
     | one row | `equidp.kernel.epsilon.epsilon` |
     | several rows with labels | as if each row were drawn at the largest rate, with whole bounds |
-    | several rows, delta < 10^-10 or near the rounding of so many steps | as if all rows were always drawn |
+    | several rows, delta < 10^-10 or near the rounding error of this many steps | as if all rows were always
+        drawn |
     | several rows, an accountant other than pld | SettingError |
 
     Args:
         entries: (event, how often) pairs.
         delta: in (0, 1).
         accountant: a name from `ACCOUNTANTS`.
-        rows: >= 1. Epsilon at the same delta is as a rule more than `rows` times that of one.
+        rows: number of rows >= 1. At the same delta, epsilon is usually more than `rows` times the epsilon of
+            one row.
 
     >>> step = Event(rate=0.02, noise=1.0)
     >>> [round(epsilon([(step, 100)], delta=1e-5, rows=rows), 1) for rows in (1, 2, 4)]
@@ -74,7 +76,7 @@ def _epsilon_of_rows(entries: EventCounts, delta: float, rows: int) -> float:
 def mechanism(entries: Entries, rows: int = 1) -> dp_accounting.DpEvent:
     """Return dp_accounting's event of all entries, for somebody who owns `rows` examples with any labels.
 
-    A step draws each of them with probability q, so k ~ Binomial(rows, q) together, and k rows move
+    A step draws each of them with probability q, so it draws k ~ Binomial(rows, q) together. k rows move
     statistics and gradient by at most k times the sensitivity. The step is dominated by a mixture of
     Gaussians with those sensitivities (Choquette-Choo et al. 2024, Corollary 4.7).
 
@@ -111,7 +113,7 @@ def rows_drawn(rows: int, sample_rate: float) -> tuple[tuple[float, ...], tuple[
     """Return how many of `rows` rows a sample holds, in increasing order, and how likely each number is.
 
     Guarantee: the mixture of Gaussians with these sensitivities is never more private than the one with
-    Binomial(rows, sample_rate): probability is only moved to larger numbers.
+    Binomial(rows, sample_rate), because probability is only moved to larger numbers.
 
     | case | value |
     | --- | --- |

@@ -1,7 +1,7 @@
 """Advice on method and settings: those with the best results on data of the same kind.
 
-The kind follows from public facts alone, the shape of an input and the number of examples, so it reads no
-row and costs no privacy. `RULES` has each kind with its evidence; docs/evidence-tables.md has the results.
+The kind follows only from public facts, the shape of an input and the number of examples. It reads no row and
+costs no privacy. `RULES` has each kind with its evidence; docs/evidence-tables.md has the results.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _QUIET_BATCH = 2048
 """Below it, noise moves the weights of a linear model on standardised columns too far at learning rate 10."""
 _STEPS, _LEAST_EPOCHS, _MOST_EPOCHS = 360, 20, 60
 _MOMENTUM, _TAIL = 0.9, 0.5
-"""Momentum, and share of the steps in the average, where the learning rate follows from the noise."""
+"""Momentum, and share of the steps in the average, if the learning rate follows from the noise."""
 _LARGEST_RATE = 10.0
-"""Largest learning rate beside `_MOMENTUM`: beyond it, steps are unstable."""
+"""Largest learning rate with `_MOMENTUM`: beyond it, steps are unstable."""
 _LEAST_WAY, _SHORT_WAY = 10.0, 40.0
-"""Sums of all learning rates, over 1 - momentum: with less than the first a model does not learn the shares
-of classes, with less than the second little beyond them."""
+"""Sums of all learning rates, over 1 - momentum. Below the first, a model does not learn the shares of
+classes. Below the second, it learns little beyond them."""
 
 
 class Data(NamedTuple):
@@ -51,7 +51,7 @@ class Data(NamedTuple):
         examples: their number.
         numbers: True for one tensor of floating-point numbers.
         features: scattering features of an example; 0 for what is no image, or too small.
-        cut: True where the columns of a table are cut into intervals.
+        cut: whether the columns of a table are cut into intervals.
         unit: name of features of norm 1; None for other inputs.
     """
 
@@ -72,8 +72,8 @@ class Rule:
         evidence: for method, features and settings together.
         settings: fields of `Plan` and settings of the method; empty: the user's plan.
         method: a name from `METHODS`.
-        deviation: that noise alone gives a prediction, the difference of two logits, from which the learning
-            rate follows; None: `settings` have it.
+        deviation: standard deviation of a prediction (the difference of two logits) due to noise only, from
+            which the learning rate follows; None: `settings` have it.
     """
 
     kind: str
@@ -153,7 +153,7 @@ class Advice:
         features: a name from `FEATURES`; None: inputs as they are.
         settings: fields of `Plan` and settings of the method, by name; empty: the user's plan.
         binning: of the columns of a table; None: as they are encoded.
-        evidence: for the choice, a sentence; "" where the user chose otherwise.
+        evidence: sentence on the evidence for the choice; "" if the user chose otherwise.
         caution: a sentence on what the settings cannot do; "": none.
         given: settings that the user gave.
 
@@ -227,7 +227,8 @@ def advise(
         level: epsilon or risk of the run; empty: noise is the given `noise_multiplier`.
         given: settings that the user gives, by name, which the learning rate suits.
         binning: of the columns that the run trains on; None: the data has no columns.
-        features: that the inputs are, where these have norm 1 (`normalised_features`); None: other inputs.
+        features: name of the features, if the inputs are features of norm 1 (`normalised_features`); None:
+            other inputs.
 
     Raises:
         SettingError: a linear model would learn nothing from so few examples at so small a budget.
@@ -287,11 +288,11 @@ def _settings_by_noise(
 ) -> tuple[dict[str, Any], float]:
     """Return settings for a linear model of rows of norm about 1, and the sum of all its learning rates.
 
-    Noise moves each weight by the same amount, and so each output of a row of norm 1, whatever the number of
-    columns and of intervals, or of features. The learning rate is that at which noise in a prediction has the
-    deviation. The sum of all learning rates, over 1 - momentum, which is how far the weights can learn, then
-    follows from n and the noise alone. The bound is that of a row for people with several rows too: most have
-    few, and noise costs more than shortening the sums of the others.
+    Noise moves each weight by the same amount, and so each output of a row of norm 1, for any number of
+    columns and intervals, or of features. The learning rate is set so that noise in a prediction has the
+    deviation. The sum of all learning rates, over 1 - momentum, is how far the weights can learn. It then
+    follows only from n and the noise. For people with several rows, the bound is also that of one row: most
+    have few rows, and noise costs more than clipping the sums of the others.
     """
     batch = int(given.get("batch_size", _batch_size(num_examples))) or num_examples
     epochs = float(given.get("epochs", _epochs(num_examples, batch)))
@@ -326,9 +327,8 @@ def _settings_by_noise(
 def _sums_of_rates(schedule: str, left_out: int, steps: int) -> tuple[float, float]:
     """Sum of the learning rates of all steps, and root of the sum of squares of what each gradient moves.
 
-    Both are over 1 - momentum, for a first rate of 1. A gradient moves the average of the weights by the
-    rates of its step and of later ones, as momentum repeats it, each as often as weights after it are in the
-    average.
+    Both are over 1 - momentum, for a first rate of 1. Momentum repeats a gradient at the rates of its step
+    and of later steps. Each repetition moves the average as often as weights after it are in the average.
     """
     rates = [SCHEDULES[schedule](step / steps) / (1 - _MOMENTUM) for step in range(steps)]
     moved, squares = 0.0, 0.0
@@ -346,5 +346,5 @@ def images_of(source: DataSource, seed: int) -> GroupedDataset | None:
 
 
 def normalised_features(source: DataSource) -> str | None:
-    """Name of a source's features where each example's have norm 1; None for other inputs."""
+    """Name of a source's features if each example's features have norm 1; None for other inputs."""
     return source.label if isinstance(source, WithFeatures) and source.normalised else None

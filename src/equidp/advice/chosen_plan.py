@@ -33,7 +33,7 @@ ASKED, RULE, DEFAULT = "given", "rule", "default"
 @final
 @dataclass(frozen=True)
 class ChosenPlan:
-    """Settings to train by, whatever the method, each with its origin.
+    """Training settings for any method, each with its origin.
 
     Attributes:
         plan: how to train.
@@ -77,7 +77,7 @@ def choose_plan(
 ) -> ChosenPlan:
     """Choose the settings of runs on data: recommended or published ones, with the user's over them.
 
-    It reads shapes and the number of examples alone. Columns are cut unless another binning or a model is
+    It reads only shapes and the number of examples. Columns are cut unless another binning or a model is
     given.
 
     Args:
@@ -143,7 +143,7 @@ def source_to_read(
 ) -> DataSource:
     """Return the source with the binning that `choose_plan` takes, so that rows are read and encoded once.
 
-    The binning follows from the source, and from the names of the settings that the user gives, alone.
+    The binning follows only from the source, and from the names of the settings that the user gives.
     Arguments as in `choose_plan`.
 
     >>> from equidp.data import open_source
@@ -198,7 +198,7 @@ class ChosenRun(NamedTuple):
     Attributes:
         chosen: plan and origins.
         resolved: the same, worked out.
-        targeted: True where its noise meets a target.
+        targeted: whether its noise meets a target.
         tuned: names of settings that were chosen by trials.
     """
 

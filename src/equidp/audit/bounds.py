@@ -1,7 +1,7 @@
 """Lower bounds on epsilon at a level of confidence, from counts of correct and wrong guesses.
 
-`epsilon_from_rates` assumes nothing of the mechanism, `noise_from_rates` that only its noise may be another.
-A bound is above the true epsilon with probability at most 1 - level, provided that the rule that guesses (a
+`epsilon_from_rates` assumes nothing about the mechanism. `noise_from_rates` assumes that only its noise may
+differ. A bound is above the true epsilon with probability at most 1 - level, if the rule that guesses (a
 threshold) was fixed before the guesses that are counted.
 """
 
@@ -90,10 +90,10 @@ def epsilon_from_rates(rates: Rates, delta: float, level: float = 0.95) -> float
 def noise_from_rates(rates: Rates, claim: EventCounts, delta: float, level: float = 0.95) -> float:
     """Return a lower bound on epsilon for the claimed mechanism with its noise scaled.
 
-    It assumes Poisson samples at the claimed rate and Gaussian noise of some scale; another mechanism is
-    judged by the one of these that it resembles. At confidence `level`, the rates lie above the trade-off
-    curve of each that has more noise than the one whose epsilon is returned. For a Gaussian mechanism that is
-    mu = z(TPR) - z(FPR) (Dong, Roth and Su 2022, equation 6).
+    It assumes Poisson samples at the claimed rate and Gaussian noise of some scale. Another mechanism is
+    judged by the one of these that it resembles. At confidence `level`, the rates are above the trade-off
+    curve of each mechanism with more noise than the one whose epsilon is returned. For a Gaussian mechanism
+    this is mu = z(TPR) - z(FPR) (Dong, Roth and Su 2022, equation 6).
 
     Args:
         rates: of a rule that was fixed before the counted runs.
@@ -102,7 +102,7 @@ def noise_from_rates(rates: Rates, claim: EventCounts, delta: float, level: floa
         level: of confidence.
 
     Returns:
-        >= 0; infinite where no noise explains the rates.
+        >= 0; infinite if no noise explains the rates.
 
     >>> from equidp.kernel.event import Event
     >>> claim = ((Event(rate=1.0, noise=1.0), 1),)

@@ -78,7 +78,7 @@ class CanaryEngine:
 def best_norms(policy: Policy, state: Any, num_groups: int) -> Tensor:
     """Norm for each group, [K], whose weighted gradient is longest under the policy.
 
-    The largest norm where several tie: beyond every bound, where the policy drops nothing.
+    The largest norm if several tie: beyond every bound, if the policy drops nothing.
     """
     best = []
     for group in range(num_groups):

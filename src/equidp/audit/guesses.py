@@ -15,8 +15,8 @@ from equidp.kernel.event import EventCounts
 _TRAINING_SHARE = 0.25
 _THRESHOLDS = 200
 _HANDICAP = 0.5
-"""Margin over the likelihood that another rule must promise, in mu and in epsilon, since a rule promises too
-much on the runs that it is fitted to."""
+"""Margin over the likelihood that another rule must show, in mu and in epsilon, because a rule looks too good
+on the runs that it is fitted to."""
 _RIDGE = 1e-3
 _SAME = 1e-12
 
@@ -52,9 +52,9 @@ def compute_bounds(
 ) -> Bounds:
     """Lower bounds on epsilon from runs with the canary and runs without, in this order.
 
-    A rule for each bound is chosen on the first quarter of the runs, among thresholds on the likelihood, on a
-    linear combination of it and the policy's state, and on the spread. Its guesses about the other runs
-    count.
+    A rule for each bound is chosen on the first quarter of the runs. Candidates are thresholds on the
+    likelihood, on a linear combination of it and the policy's state, and on the spread. Its guesses about the
+    other runs count.
     """
     cuts = [int(_TRAINING_SHARE * len(each.likelihood)) for each in sides]
     first = [Features(*(part[:cut] for part in each)) for each, cut in zip(sides, cuts, strict=True)]

@@ -1,4 +1,4 @@
-"""Result of an audit: claimed epsilons beside lower bounds, by group and overall."""
+"""Result of an audit: claimed epsilons and lower bounds, by group and overall."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class GroupBound:
         group: its name; "all" for all groups.
         tests: runs with the group's canary and without.
         claimed: epsilon of the claim for the group.
-        epsilon: bound for the claimed mechanism with more or less noise (`audit.bounds`); infinite where no
+        epsilon: bound for the claimed mechanism with more or less noise (`audit.bounds`); infinite if no
             noise explains the guesses.
         assumption_free: bound for any mechanism.
     """
@@ -34,7 +34,7 @@ class GroupBound:
 
     @property
     def exceeds(self) -> bool:
-        """True where the bound is above the claim."""
+        """True if the bound is above the claim."""
         return self.epsilon > self.claimed
 
     @property
@@ -48,13 +48,13 @@ class GroupBound:
 class Audit:
     """Claim and measured bounds of an audit.
 
-    Do not share it where the data is private: it reads raw data, and no ledger is charged for it.
+    Do not share it if the data is private: it reads raw data, and no ledger is charged for it.
 
     Attributes:
         procedure: text that names what was audited.
         method: the method's name.
         delta: of claim and bounds.
-        level: of confidence: for "all" alone, and for all groups together.
+        level: confidence level, for "all" by itself, and for all groups together.
         bounds: by group, then "all".
         noise_multiplier: sigma, that the claim gives.
 
@@ -84,7 +84,7 @@ class Audit:
 
     @property
     def exceeds(self) -> bool:
-        """True where a bound is above its claim. The probability by chance is at most 1 - level."""
+        """True if a bound is above its claim. The probability by chance is at most 1 - level."""
         return any(each.exceeds for each in self.bounds)
 
     def table(self) -> pd.DataFrame:

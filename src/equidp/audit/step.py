@@ -276,7 +276,7 @@ class RepeatedRuns:
 
     def _expected(self, state: Any, drawn: Tensor, judged: list[int]) -> tuple[float, Floats, float]:
         """Return, along the canary's direction, the weighted sum of the other examples' gradients that were
-        drawn, the norms of canaries as shares of the sensitivity, and the sensitivity."""
+        drawn. Also return the norms of canaries as shares of the sensitivity, and the sensitivity."""
         policy = self._policy
         norms = torch.cat([self.known[0][drawn], self.norms[judged]])
         groups = torch.cat([self._data.groups[drawn], torch.tensor(judged)])

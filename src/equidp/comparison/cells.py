@@ -111,15 +111,15 @@ class Cell:
     """One run of a comparison: everything that its results depend on.
 
     Attributes:
-        source: where the split of `seed` comes from.
+        source: source of the split of `seed`.
         plan: how to train.
         seed: of the split, the initial weights, the samples and the noise.
         engine: name of the gradient engine.
-        device: name of the device to train on. Results of two devices differ by rounding alone, as they do
-            between numbers of threads, so that one stored run serves all devices.
-        callbacks: what the run records beside its results.
-        counts_noise: noise multiplier of a release of the counts of each class; 0: exact counts, of training
-            without privacy; None: classes are not counted.
+        device: name of the training device. Results of two devices differ only by rounding, as they do
+            between numbers of threads, so one stored run serves all devices.
+        callbacks: what the run records in addition to its results.
+        counts_noise: noise multiplier of a release of class counts. 0: exact counts, for training without
+            privacy. None: classes are not counted.
         balanced: weigh the losses of each class by one over its count.
         names: of the run in tables of a comparison; not part of the key.
     """
@@ -146,7 +146,7 @@ class Cell:
 
     @property
     def released(self) -> tuple[Event, ...]:
-        """Releases beside the steps: the split's preprocessing, and counts of classes."""
+        """Releases of the run: the split's preprocessing, and class counts."""
         return (*releases_of(self.source), *counts_events(self.counts_noise))
 
     def class_weights(self, train: GroupedDataset) -> Mapping[str, float] | None:
@@ -201,7 +201,7 @@ class Trees:
     """One training of gradient-boosted trees, without privacy, on the columns that networks read.
 
     Attributes:
-        source: where the split of `seed` comes from.
+        source: source of the split of `seed`.
         seed: of the split and of the trees.
         class_weight: class name -> weight of its rows; None: 1 each.
         balanced: weigh the rows of each class by one over their number instead.
@@ -271,7 +271,7 @@ class CellResult:
 
     @classmethod
     def kept(cls, store: Store, key: str | None) -> CellResult | None:
-        """Read results that `keep` wrote; None where there are none."""
+        """Read results written by `keep`; None if there are none."""
         entry = None if key is None else store.get(key)
         if entry is None:
             return None
@@ -342,10 +342,10 @@ def run_cells(
     jobs: int | None = None,
     on_cell: Callable[[Training, CellResult], None] = lambda cell, result: None,
 ) -> list[CellResult]:
-    """Train the cells that are not kept in a folder yet; keep each as it finishes; return the results of all.
+    """Train the cells that are not in a folder yet, keep each as it finishes, and return all results.
 
-    This process alone writes into the folder, so that workers need no disk in common with it. A cell without
-    a key, for code without source, is trained each time.
+    Only this process writes into the folder, so workers need no shared disk. A cell without a key, for code
+    without source, is trained each time.
 
     Args:
         cells: to train.

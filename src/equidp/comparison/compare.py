@@ -92,7 +92,7 @@ class PreparedComparison:
         sizes: seed -> number of training examples.
         group_names: of the data.
         references, private: variants.
-        folder: where finished cells are kept.
+        folder: folder of finished cells.
         device: to train on.
     """
 
@@ -159,12 +159,12 @@ class PreparedComparison:
 
     @property
     def searched(self) -> bool:
-        """True where models without privacy are tried; False where the reference trains by the plan alone."""
+        """True if non-private models are tried; False if the reference trains only by the plan."""
         return self.asked.tune is not None or any(len(each.rates) > 1 for each in self.references)
 
     @property
     def trees(self) -> list[Trees]:
-        """Boosted trees for each seed; none where the data is no table, or nothing is searched."""
+        """Boosted trees for each seed; none if the data is not a table, or nothing is searched."""
         source = None
         if self.searched:
             source = source_of_trees(self.choice.shared.source(self.source), self.seeds[0])
@@ -172,7 +172,7 @@ class PreparedComparison:
         return [] if source is None else [Trees(source, seed, *weights) for seed in self.seeds]
 
     def first_cells(self) -> list[Training]:
-        """Return all cells but those of the references on further seeds, whose rate is chosen before."""
+        """Return all cells, except those of references on further seeds, whose rate is chosen before."""
         references = [
             cell
             for each in self.references
@@ -299,7 +299,7 @@ def _best_rate(
     variant: Variant, prepared: PreparedComparison, pairs: Sequence[tuple[Training, CellResult]]
 ) -> float:
     """Return the multiple of the learning rate at which a reference is best over all test examples of the
-    first seed; those with a loss above that of a constant prediction come last."""
+    first seed. Multiples with a loss above a constant prediction's loss come last."""
     places = []
     asked, metric = prepared.asked, metric_named(prepared.asked.metric)
     for rate in variant.rates:
@@ -356,7 +356,7 @@ def _measure(
     prepared: PreparedComparison, pairs: Sequence[tuple[Training, CellResult]], metric: Metric
 ) -> pd.DataFrame:
     """Return a row for each cell and group with every metric of the task, and two flags: `informative`, and
-    `few_people` for a group of too few people to base a cost or gap on."""
+    `few_people` for a group with too few people for a cost or gap."""
     asked, rows = prepared.asked, list[dict[str, Any]]()
     for cell, result in pairs:
         test = split(cell.source, cell.seed).test
@@ -516,7 +516,7 @@ def source_of_trees(source: DataSource, seed: int) -> DataSource | None:
 
 
 def _private_notes(source: DataSource, seed: int) -> tuple[str, ...]:
-    """Notes on the data where preprocessing is private, in all runs but the reference's."""
+    """Notes on the data if preprocessing is private, in all runs except the reference's."""
     said = "That holds for the private runs; plain SGD, the reference, was preprocessed exactly."
     return (*split(source, seed).notes, said)
 

@@ -54,7 +54,7 @@ _PLAN = tuple(each.name for each in fields(Plan) if each.name not in _NOT_SWEPT)
 
 
 class Kind(NamedTuple):
-    """Kind of run: runs of it differ in their seed alone."""
+    """Kind of run: runs of one kind differ only in their seed."""
 
     method: str
     setting: str
@@ -68,12 +68,12 @@ class Kind(NamedTuple):
 @final
 @dataclass(frozen=True)
 class ComparisonPlan:
-    """Plan of a comparison, whatever the data, and wherever its runs are trained.
+    """Plan of a comparison, for any data and any place of training.
 
     Attributes:
         methods, seeds, plan, changes, gap_tolerance, against, tune, callbacks: see `equidp.compare`.
-        epsilons: targets; none: that of the plan.
-        options: settings of the plan and of methods, over those of `plan`.
+        epsilons: target epsilons; none: the plan's epsilon.
+        options: settings of the plan and of methods, which override `plan`.
         metric: of costs, gaps and tests.
         decision: of two classes; with `base_rate_threshold`, each run has the base rate that it counts.
         engine: name of the gradient engine.
@@ -135,7 +135,7 @@ class ComparisonPlan:
 
     @property
     def target_epsilons(self) -> tuple[float, ...]:
-        """Each target epsilon once, or that of the plan; empty: none was given."""
+        """Each target epsilon once, or the plan's epsilon; empty: none was given."""
         for each in self.epsilons:
             check_number("(0, inf)", epsilon=each)
         if self.epsilons:
@@ -219,10 +219,10 @@ class Choice:
     """Plans that the runs of a comparison train by.
 
     Attributes:
-        shared: of all methods, except "auto" where it has settings of its own.
+        shared: plan of all methods, except "auto" if it has its own settings.
         automatic: of "auto" as a method of its own; None: it is not compared, or has the shared settings.
         epsilons: targets; empty: the noise multiplier of the plans.
-        published: True where the reference trains by the plan alone, as published.
+        published: whether the reference trains only by the plan, as published.
     """
 
     shared: ChosenPlan
@@ -236,9 +236,9 @@ def choose_plans(
 ) -> Choice:
     """Choose the plans of a comparison.
 
-    With recommended settings, every method trains as "auto" does, except for settings of the method itself,
-    and "auto" is compared under the name of the method that it recommends. With published settings, or a plan
-    of the user's, "auto" has recommended settings of its own. They suit the smallest of several epsilons.
+    With recommended settings, every method trains as "auto" does, except for settings of the method itself.
+    "auto" is then compared under the name of the method that it recommends. With published settings, or a
+    user's plan, "auto" has its own recommended settings. They fit the smallest of several epsilons.
 
     Args:
         asked: what is compared.
@@ -364,7 +364,7 @@ def reference_variants(
 ) -> tuple[list[Variant], list[Variant]]:
     """Return plain SGD for each model and inputs that private variants have, and these with its names.
 
-    The reference of the plan's own model has the setting "", that of another what differs.
+    The reference of the plan's own model has the setting ""; the reference of another has what differs.
 
     Args:
         asked: what is compared.
@@ -421,7 +421,7 @@ def named_methods(methods: Sequence[MethodLike], *, alone: bool = False) -> dict
 
     Args:
         methods: names, import paths, policies and classes.
-        alone: True: the baseline may be the only one.
+        alone: whether the baseline may be the only method.
 
     Raises:
         SettingError, PolicyError: an unknown method, two of one name, or no method but the baseline.

@@ -31,11 +31,11 @@ class Standing:
     """Means of a method over all seeds.
 
     Attributes:
-        label: its name, with its setting where several are compared.
+        label: its name, with its setting if several are compared.
         value: the metric over all examples.
         gap: the largest gap in cost between two groups.
         behind: loss in the metric against the best method.
-        by: label of the method that beats it in every group; "" where none does, or it is not asked.
+        by: label of the method that beats it in every group; "" if none does, or if this was not tested.
     """
 
     label: str
@@ -49,21 +49,21 @@ class Standing:
 class Recommendation:
     """Recommended private method at one epsilon.
 
-    Methods whose metric over all examples is not clearly worse than the best one's by a tenth of the
-    tolerance or more, and by no more than the tolerance on average, are candidates; one that another beats is
-    none: the other's mean over seeds is at least as good in each group, and better over all examples.
-    Differences are paired over seeds, and clear where their interval, corrected for the number of methods
-    (Bonferroni), lies on one side of 0.
+    A method is a candidate if its metric over all examples is not clearly worse than the best one's by a
+    tenth of the tolerance or more, and not worse by more than the tolerance on average. A method that another
+    beats is not a candidate. To beat it, the other's mean over seeds must be at least as good in each group,
+    and better over all examples. Differences are paired over seeds. They are clear if their interval,
+    corrected for the number of methods (Bonferroni), is on one side of 0.
 
-    Taken is the candidate with the smallest mean largest gap: where each other candidate's gap is clearly
-    larger, or where no other candidate has a better mean of the metric. Otherwise nothing is taken, and the
-    candidates are alike. Nothing is recommended where a reference that methods are measured against does not
-    serve (`equidp.evaluation.baselines.judge_baselines`), or from one seed.
+    The candidate with the smallest mean largest gap is recommended if each other candidate's gap is clearly
+    larger, or if no other candidate has a better mean of the metric. Otherwise nothing is recommended, and
+    the candidates are alike. Nothing is recommended if a reference that methods are measured against is not
+    meaningful (`equidp.evaluation.baselines.judge_baselines`), or from one seed.
 
     Attributes:
-        epsilon: target; None where the comparison had no target.
-        method, setting: what to take; "" where nothing can be recommended.
-        chosen: standing of the recommended method; None where nothing can be recommended.
+        epsilon: target epsilon; None if the comparison had no target.
+        method, setting: recommended method and setting; "" if nothing can be recommended.
+        chosen: standing of the recommended method; None if nothing can be recommended.
         worse: methods that are clearly worse in the metric.
         far_behind: methods that are not clearly worse, but by more than the tolerance on average.
         beaten: methods that are neither, and that another one beats in every group.
@@ -89,13 +89,13 @@ class Recommendation:
 
     @property
     def compared(self) -> bool:
-        """True where other private methods were compared."""
+        """True if other private methods were compared."""
         others = self.worse, self.far_behind, self.beaten, self.wider, self.alike, self.uninformative
         return any(others)
 
     @property
     def sure(self) -> bool:
-        """True where each other method is clearly worse or has a clearly larger gap."""
+        """True if each other method is clearly worse or has a clearly larger gap."""
         unclear = self.alike or self.far_behind or self.beaten
         return self.chosen is not None and self.compared and not unclear
 
@@ -106,8 +106,8 @@ class Recommendation:
 
 @dataclass(frozen=True, eq=False)
 class _Kind:
-    """Runs that differ in their seed alone; `overall`, by seed, and `by_group`, means over seeds, are of the
-    metric, where a larger one is better."""
+    """Runs that differ only in their seed. `overall`, by seed, and `by_group`, means over seeds, are values
+    of the metric; larger is better."""
 
     method: str
     setting: str
@@ -119,7 +119,7 @@ class _Kind:
     reference: str
 
     def beats(self, other: _Kind) -> bool:
-        """True where means over seeds are at least as good in each group, and better over all examples."""
+        """True if means over seeds are at least as good in each group, and better over all examples."""
         overall = self.overall.mean() > other.overall.mean()
         return bool(overall and (self.by_group - other.by_group).dropna().ge(0).all())
 

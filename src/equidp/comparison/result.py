@@ -84,7 +84,7 @@ class Setup:
 
     @property
     def steps_differ(self) -> bool:
-        """True where runs of one seed differ in their number of steps or their sample rate."""
+        """True if runs of one seed differ in their number of steps or their sampling rate."""
         return any(each.name in ("batch_size", "epochs", "steps") and each.methods for each in self.settings)
 
     def to_dict(self) -> dict[str, Any]:

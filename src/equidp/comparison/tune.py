@@ -1,7 +1,7 @@
 """Tuning of the methods of a comparison with equal effort: drawn settings, chosen on a part held out.
 
-Every method, plain SGD among them, is tried with the plan's own settings and with the same random multiples
-of the settings that methods share; what a method alone has is drawn beside them. Test sets are not read.
+Every method, including plain SGD, is tried with the plan's own settings and with the same random multiples of
+the shared settings. Settings of only one method are drawn in addition. Test sets are not read.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DRAWS_SEED = 20265
 NUM_SEEDS = 3
 """Number of seeds that finalists are tried on."""
 FINALISTS = 3
-"""Settings of a method that are tried on every tuning seed; others are tried on the first alone."""
+"""Number of settings per method that are tried on every tuning seed; others are tried only on the first."""
 _FIRST_SEED = 100
 
 SHARED: Mapping[str, Range] = {
@@ -50,19 +50,19 @@ SHARED: Mapping[str, Range] = {
 }
 """Settings that methods share -> range of the multiple of the plan's value, or of the value.
 
-Where a method has a clipping bound and the optimizer is SGD, the first is the multiple of the length of a
-step, learning rate x clipping bound, so that a smaller bound does not mean shorter steps."""
+If a method has a clipping bound and the optimizer is SGD, the first is the multiple of the length of a step,
+learning rate x clipping bound. A smaller bound then does not mean shorter steps."""
 CHOICES = ("schedule", "average")
 """Settings of which the value itself is drawn, not a multiple."""
 
 Train = Callable[[Sequence[Training]], Sequence[CellResult]]
 """Trains all that it is given, in any order, and returns their results in the order given."""
 Values = Mapping[str, float]
-"""Metric of a trial by group and for all, where a larger value is better; -inf of a run that diverged."""
+"""Metric of a trial by group and for all, with larger values better; -inf for a run that diverged."""
 
 
 def tuning_seeds(taken: Sequence[int]) -> tuple[int, ...]:
-    """Return the seeds to tune on, none of which is among those of the final runs.
+    """Return the seeds for tuning, which differ from the seeds of the final runs.
 
     >>> tuning_seeds([0, 1, 101])
     (100, 102, 103)
@@ -161,9 +161,10 @@ class Tuning:
         draws: settings of each method.
         seeds: that were tuned on.
         settings: kind of run -> chosen settings by name; {} for the plan's own.
-        trials: a row per kind and number: method, setting, number, seeds (how many it was tried on), overall
-            (mean of the metric over all held-out examples), worst_cost (mean of the largest loss of a group
-            against the chosen reference; of a reference, against none), chosen, and settings as a text.
+        trials: one row per kind and number: method, setting, number, seeds (how many it was tried on),
+            overall (mean of the metric over all held-out examples), worst_cost, chosen, and settings as text.
+            worst_cost is the mean of the largest loss of a group against the chosen reference; for a
+            reference, it is against nothing.
         ranges: method -> setting -> its range, as a text.
     """
 
@@ -177,8 +178,9 @@ class Tuning:
 def tune(asked: ComparisonPlan, variants: Sequence[Variant], train: Train) -> Tuning:
     """Try settings of each variant by `train`, and choose.
 
-    First all settings on one seed; then the finalists of the references on the others, since losses of the
-    methods are against the chosen reference; then the finalists of the methods.
+    First all settings are tried on one seed. Then the finalists of the references are tried on the others,
+    because losses of the methods are against the chosen reference. Then the finalists of the methods are
+    tried.
 
     Args:
         asked: what is compared.

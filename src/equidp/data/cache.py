@@ -28,7 +28,7 @@ def cache_folder() -> Path:
 
 
 def image_store() -> Store:
-    """Return the store of features and pixels. The folder is its owner's alone."""
+    """Return the store of features and pixels. Only its owner can read the folder."""
     advice = f"{CACHE_VARIABLE} names another folder."
     return Store(cache_folder() / "images", large=True, private=True, advice=advice)
 

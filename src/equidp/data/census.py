@@ -288,9 +288,9 @@ _DUTCH_ESIPOVA = replace(
 DUTCH = Census("dutch", _DUTCH_XU, _dutch_rows)
 """The Dutch census of 2001 as Xu et al. prepared it: numbers in [0, 1], sex not among the inputs.
 
-The paper counts 35 attributes and does not list them. Taking the two attributes with ordered bands, age and
-education, as numbers, and a column for each category but the first of the eight others, gives 2 + 7 + 5 + 1 +
-2 + 2 + 2 + 11 + 3 = 35: our reading.
+The paper counts 35 attributes and does not list them. We take the two attributes with ordered bands, age and
+education, as numbers, and a column for each category except the first of the eight others. This gives 2 + 7 +
+5 + 1 + 2 + 2 + 2 + 11 + 3 = 35, which is our reading.
 """
 
 DUTCH_ESIPOVA = Census("dutch-esipova", _DUTCH_ESIPOVA, _dutch_rows)

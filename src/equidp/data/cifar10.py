@@ -42,8 +42,8 @@ _ARCHIVE = RemoteFile(
 class CIFAR10:
     """CIFAR-10 (Krizhevsky 2009) as it was split: 50,000 images of 32x32 to train on, and 10,000 to test on.
 
-    Groups are the classes. The files are the official batches for Python, as a folder or as the archive that
-    is downloaded, or Parquet files of encoded images; the seed chooses nothing.
+    Groups are the classes. The files are the official batches for Python, as a folder or as the downloaded
+    archive, or Parquet files of encoded images. The seed has no effect.
     """
 
     name: str = "cifar10"
@@ -127,7 +127,7 @@ def _read_batches(files: Path, contents: list[bytes]) -> _Part:
 
 
 class _Plain(pickle.Unpickler):
-    """Read arrays alone, so that a file cannot run code."""
+    """Read only arrays, so that a file cannot run code."""
 
     def find_class(self, module: str, name: str) -> Any:
         plain = {("_codecs", "encode"), ("numpy", "ndarray"), ("numpy", "dtype")}

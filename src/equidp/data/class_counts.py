@@ -23,7 +23,7 @@ def count_classes(
         train: training part of a split.
         noise_multiplier: of the release, which is to be charged before; 0: exact counts, which epsilon does
             not cover.
-        randomness: where noise comes from; needed for a release.
+        randomness: source of the noise; needed for a release.
     """
     targets = first_rows(train).targets.cpu().numpy()
     counts = np.bincount(targets, minlength=train.num_classes).astype(float)
@@ -53,7 +53,7 @@ def balanced_class_weights(counts: Mapping[str, float], noise_multiplier: float)
 
 
 def check_balanced(balanced: bool, class_weight: Any) -> None:
-    """Raise a SettingError where weights of classes are given and are to follow from counts."""
+    """Raise a SettingError if class weights are given and are also to follow from counts."""
     if balanced and class_weight is not None:
         raise SettingError(
             "balanced weights of classes replace class_weight; leave one of the two out.",

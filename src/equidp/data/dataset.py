@@ -294,7 +294,7 @@ class GroupedDataset:
         """Return the examples at `indices`, in that order.
 
         Args:
-            indices: [m], int64, where negative ones count from the end; a mask, [n]; or a slice.
+            indices: [m], int64, negative ones from the end; a mask, [n]; or a slice.
 
         Raises:
             DataError: the indices have another form, or there are no such examples.
@@ -353,7 +353,7 @@ class NamedTensors(Dataset[Any]):
         """Read a mapping of tensors with labels.
 
         Raises:
-            DataError: no labels, nothing beside them, or another number of rows than these.
+            DataError: there are no labels, there are only labels, or the number of rows differs from theirs.
 
         >>> NamedTensors.of({"x": torch.eye(2), "labels": torch.arange(2)})[1]
         ({'x': tensor([0., 1.])}, tensor(1))

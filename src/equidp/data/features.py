@@ -29,7 +29,7 @@ from equidp.kernel.generators import from_the_system
 from equidp.store import key_of
 
 Transform = Callable[[Tensor], Tensor]
-"""Inputs [n, ...] -> features [n, ...], floating point; each row follows from that row of inputs alone."""
+"""Inputs [n, ...] -> features [n, ...], floating point; each row is a function of only that row of inputs."""
 
 NETWORK = "efficientnet-lite0"
 FEATURES: dict[str, Callable[[], Transform]] = {
@@ -46,8 +46,8 @@ class WithFeatures:
 
     Args:
         source: of one tensor of inputs, other than a table.
-        features: a name from `FEATURES`, that of the network perhaps with a number of pixels a side, such as
-            "efficientnet-lite0@112"; or your own torch module, which is called in evaluation mode, or
+        features: name from `FEATURES`; a network's name may have a number of pixels per side, such as
+            "efficientnet-lite0@112". Or your own torch module, which is called in evaluation mode, or
             function of inputs, fixed before the private data is seen.
 
     Raises:
@@ -90,7 +90,7 @@ class WithFeatures:
 
     @property
     def normalised(self) -> bool:
-        """True where features are known to have norm 1."""
+        """True if features are known to have norm 1."""
         return isinstance(self.features, str) and self.features.partition("@")[0] == NETWORK
 
     @property

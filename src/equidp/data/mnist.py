@@ -106,7 +106,7 @@ class MNIST:
 
 
 def _idx(file: RemoteFile) -> Tensor:
-    """Read an idx file: 0, 0, 8 (unsigned bytes), number of dimensions; then sizes; then values."""
+    """Read an idx file: 0, 0, 8 (unsigned bytes), number of dimensions, sizes, and values."""
     content = file.content()
     dimensions = content[3] if content[:3] == b"\x00\x00\x08" and len(content) > 3 else 0
     header = 4 + 4 * dimensions

@@ -32,7 +32,7 @@ class PeoplesRows:
 
     Attributes:
         places: [people, m], row indices; a person with fewer than m rows repeats their first one.
-        present: [people, m], False where a place repeats the first row.
+        present: [people, m], False at places that repeat the first row.
         left_out: [people], number of their rows that are not trained on. Private.
     """
 
@@ -44,8 +44,8 @@ class PeoplesRows:
     def choose_rows(cls, people: Any, most_rows: int, seed: int) -> PeoplesRows:
         """Choose at most `most_rows` of each person's rows.
 
-        The choice follows from the seed and from the number and order of that person's rows, and from
-        nothing about others: one person more or less changes the rows of nobody else.
+        The choice follows from the seed and from the number and order of that person's rows, and from nothing
+        about others. Adding or removing one person changes nobody else's rows.
 
         Args:
             people: identifier of each row's person, [n]: an array, a column or a tensor, without missing
@@ -116,7 +116,7 @@ class PeoplesRows:
         )
 
     def left_out_message(self) -> str:
-        """Return a sentence on the rows left out, for the owner of the data alone; "" if there are none."""
+        """Return a sentence on the rows left out, only for the owner of the data; "" if there are none."""
         crowded, left_out = int((self.left_out > 0).sum()), int(self.left_out.sum())
         if not crowded:
             return ""
@@ -178,8 +178,8 @@ def person_codes(people: Any) -> Codes:
         people: identifier of each row's person, [n]: an array, a column or a tensor.
 
     Raises:
-        DataError: a missing value, another shape than [n], or texts beside other values: "1" and 1 may be one
-            person, and would count as two.
+        DataError: a value is missing, the shape is not [n], or texts and other values are mixed: "1" and 1
+            may be one person, and would count as two.
 
     >>> person_codes(["ann", "bob", "ann"])
     array([0, 1, 0])
@@ -226,9 +226,9 @@ def rows_by_person(
     """Return the training rows of each person who is trained on, these rows, all rows of the others, and
     the person of each row, [n].
 
-    A person is tested on by a draw from the seed and the person's identifier, as rows are
-    (`rows_by_content`), and is in the group of the first row that may be trained on. Warns the owner of rows
-    that are left out.
+    Whether a person is in the test set depends on a draw from the seed and the person's identifier, as for
+    rows (`rows_by_content`). A person is in the group of the first row that may be trained on. The owner is
+    warned about rows that are left out.
     """
     codes, labels = pd.factorize(table[str(recipe.person)])
     people = PeoplesRows.choose_rows(codes, int(recipe.rows_per_person or 1), seed)

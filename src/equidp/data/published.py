@@ -56,7 +56,7 @@ PUBLISHED: dict[str, Settings] = {
 
 
 def published_settings(data: str | DataSource) -> Settings:
-    """Return published settings of a named dataset, or those of a source that has them; {} without any.
+    """Return the published settings of a named dataset, or of a source that has them; {} without any.
 
     Raises:
         SettingError: a text that names no data.

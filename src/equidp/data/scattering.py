@@ -26,8 +26,8 @@ _IMAGES = 8  # at a time; more do not fit into a core's cache
 def scattering(images: Tensor) -> Tensor:
     """Return the scattering coefficients of order 0, 1 and 2 of each channel, at J = 2 and L = 8.
 
-    They equal the outputs of Kymatio's `Scattering2D(J=2, shape=(H, W), L=8)`, in its order (Bruna and Mallat
-    2013; Oyallon and Mallat 2015; Andreux et al. 2020, "Kymatio: Scattering Transforms in Python").
+    They equal the outputs of Kymatio's `Scattering2D(J=2, shape=(H, W), L=8)`, in the same order (Bruna and
+    Mallat 2013; Oyallon and Mallat 2015; Andreux et al. 2020, "Kymatio: Scattering Transforms in Python").
 
     Args:
         images: [n, channels, H, W], each side of 8 pixels or more.
@@ -61,8 +61,8 @@ def number_of_features(shape: tuple[int, ...]) -> int:
 def normalised_scattering(images: Tensor) -> Tensor:
     """Return `scattering`, with mean 0 and deviation 1 in each of 27 groups of an image's channels.
 
-    That is GroupNorm without parameters, which Tramer and Boneh (ICLR 2021) train on: each image's values
-    follow from this image alone.
+    This is GroupNorm without parameters, which Tramer and Boneh (ICLR 2021) train on. Each image's values
+    follow only from this image.
     """
     return functional.group_norm(scattering(images), GROUPS)
 
@@ -91,8 +91,9 @@ def _halved_modulus(spectrum: Tensor, wavelets: Tensor) -> Tensor:
 
 @lru_cache(maxsize=4)
 def _filters(height: int, width: int) -> tuple[list[int], list[Tensor], list[list[Tensor]]]:
-    """Filters for images of one size: padding left, right, top and bottom; for scale 0 and 1, the spectra of
-    wavelets by angle, [8, H', W'], and averages of rows and columns at each fourth pixel, without padding."""
+    """Filters for images of one size: padding left, right, top and bottom. For scale 0 and 1, they have the
+    spectra of wavelets by angle, [8, H', W'], and averages of rows and columns at each fourth pixel, without
+    padding."""
     whole = [((side + _STRIDE) // _STRIDE + 1) * _STRIDE for side in (height, width)]
     spare = [padded - side for padded, side in zip(whole, (height, width), strict=True)]
     padding = [half for each in reversed(spare) for half in (each // 2, (each + 1) // 2)]

@@ -44,13 +44,14 @@ class RowDigests:
         return len(self.values)
 
     def count_shared(self, other: RowDigests) -> int:
-        """Return how many of these rows are rows of other data; 0 where chance may explain all of them.
+        """Return how many of these rows are rows of other data; 0 if chance may explain all of them.
 
-        By chance a row equals one of n rows with probability 1 - f_1 / n, and one that occurs once among them
-        with probability 2 f_2 / n, where f_k is the number of rows that occur k times there (Good, The
-        population frequencies of species, Biometrika 1953): 0 for measurements, more for tables of few
-        values. The first is compared with the share of different rows here that are there too, the second
-        with the share of rows that occur once in both, so that a common row, as of an empty form, is no copy.
+        By chance, a row equals one of n rows with probability 1 - f_1 / n, and one that occurs once among
+        them with probability 2 f_2 / n. Here f_k is the number of rows that occur k times there (Good, The
+        population frequencies of species, Biometrika 1953). These are 0 for measurements, and larger for
+        tables of few values. The first is compared with the share of different rows here that are there too.
+        The second is compared with the share of rows that occur once in both, so that a common row, such as
+        an empty form, is not a copy.
 
         >>> data = RowDigests.of([torch.arange(200.0)[:, None]])
         >>> RowDigests.of([torch.arange(150.0, 250.0)[:, None]]).count_shared(data)

@@ -69,7 +69,7 @@ class TableSource:
     private_noise: float | None = None
     binning: str | None = None
     published: ClassVar[None] = None
-    """A file has no published settings, whatever its name."""
+    """A file has no published settings, for any name."""
 
     def __post_init__(self) -> None:
         Binning.parse(self.binning)
@@ -206,8 +206,8 @@ class ColumnSource(DataSource, Protocol):
     def split_rows(self, seed: int) -> Unencoded: ...
 
     def fit_encoder(self, rows: Unencoded, release: Release | None = None) -> TableEncoder:
-        """Return an encoder fitted to the training rows: exactly, which epsilon does not cover; or by a
-        release alone, charged and not drawn from yet, as `equidp.tables.fit.fit_encoder` does."""
+        """Return an encoder fitted to the training rows: exactly, which epsilon does not cover; or only by a
+        release, charged and not drawn from yet, as in `equidp.tables.fit.fit_encoder`."""
 
 
 def add_binning(source: DataSource, binning: str | None) -> DataSource:

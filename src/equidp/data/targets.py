@@ -1,9 +1,9 @@
-"""Targets beside their weights, and weights of classes.
+"""Targets with their weights, and class weights.
 
-A weight multiplies the loss of one example before its gradient is clipped, so it scales that example's
-gradient and no other's. The private step measures the norm of the scaled gradient and bounds it as any other:
-the sensitivity stays what it was, and weights cost nothing, as long as they are public. A weight beyond
-clipping bound / norm has no further effect, so weights do most where the largest is about 1.
+A weight multiplies the loss of one example before its gradient is clipped, so it scales only that example's
+gradient. The private step measures the norm of the scaled gradient and bounds it as any other. The
+sensitivity stays the same, and weights cost nothing, as long as they are public. A weight beyond clipping
+bound / norm has no further effect, so weights do most if the largest is about 1.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def with_weights(targets: Tensor, weights: Tensor) -> Tensor:
 
 
 def hidden_weights_sentence(largest: float) -> str:
-    """Return the warning on weights of rows that reach beyond 1: they are not divided, as classes' are, since
-    the largest of the rows at hand is private."""
+    """Return the warning on row weights above 1. They are not divided, unlike class weights, because the
+    largest weight of the given rows is private."""
     return (
         f"weights of rows reach {largest:,.0f}: what is above clipping bound / norm has no effect. Divide "
         "them by a public number, so that the largest is about 1."

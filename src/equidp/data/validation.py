@@ -11,7 +11,7 @@ from equidp.data.dataset import DataSource, DataSplit
 from equidp.data.features import WithFeatures
 
 HELD_OUT = 5
-"""One of so many training examples is held out to choose by."""
+"""One of this many training examples is held out for choosing settings."""
 
 
 @final

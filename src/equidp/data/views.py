@@ -1,7 +1,7 @@
 """Augmented views of each sampled example, which count as one example (augmentation multiplicity).
 
-The mean loss of K random views has one gradient, one norm and one clipped contribution, so that K views cost
-as much privacy as one, and their gradient is less noisy (De et al., 2204.13650, section 3.2).
+The mean loss of K random views has one gradient, one norm and one clipped contribution. K views therefore
+cost as much privacy as one, and their gradient is less noisy (De et al., 2204.13650, section 3.2).
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Views:
 
     @property
     def random(self) -> bool:
-        """True where training reads augmented examples."""
+        """True if training reads augmented examples."""
         return bool(AUGMENTATIONS[self.augmentation])
 
     def check(self, train: object) -> None:
@@ -136,8 +136,8 @@ class Views:
     def of(self, batch: Batch, randomness: Randomness) -> Batch:
         """Return the batch that training reads; with several views, its examples have several rows.
 
-        The random numbers follow from the run's randomness alone, and each image has its own: dealt out in
-        order of place, from a generator whose whole state is fresh entropy where the run is not seeded.
+        The random numbers follow only from the run's randomness, and each image has its own. They are
+        assigned by position, from a generator whose whole state is fresh entropy if the run is not seeded.
         """
         if not self.random:
             return batch

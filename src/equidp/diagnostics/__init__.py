@@ -1,7 +1,7 @@
 """Diagnostics of disparity: what clipping and noise do to each group's loss, from raw data.
 
-What reads raw gradients of training data beside the private step belongs here; metrics of test data are in
-evaluation/.
+Code that reads raw gradients of training data outside the private step belongs here. Metrics of test data are
+in evaluation/.
 """
 
 from equidp.diagnostics.callback import Diagnostics

@@ -78,7 +78,7 @@ def extreme_eigenvalues(
 ) -> tuple[float, float, float]:
     """Return a symmetric matrix's smallest and largest eigenvalue by Lanczos, and their residual.
 
-    They lie within the spectrum, and each has an eigenvalue within the residual. All three are NaN where a
+    They are within the spectrum, and each has an eigenvalue within the residual. All three are NaN if a
     product is not finite. ARPACK (scipy's `eigsh`) returns no values when stopped at a number of products.
 
     Args:

@@ -1,10 +1,10 @@
 """Excess risk of a group in one step: what clipping and noise add to its loss, to second order.
 
-eta is the step size; g_a and H_a are gradient and Hessian of the group's mean loss; g_B and c_B the batch's
-gradient before and after clipping, r = |c_B| / |g_B|. Terms of Tran et al. 2021 (Proposition 1 of Esipova et
-al. 2023) and of Esipova et al. 2023 (Propositions 2, 2* and 3). Positive: the group's loss is higher for it
-than after the step without privacy. Also bias and variance of a group's private gradient, and the bound that
-balances them (Xu et al. 2021, 4.2).
+eta is the step size. g_a and H_a are gradient and Hessian of the group's mean loss. g_B and c_B are the
+batch's gradient before and after clipping, and r = |c_B| / |g_B|. The terms are from Tran et al. 2021
+(Proposition 1 of Esipova et al. 2023) and Esipova et al. 2023 (Propositions 2, 2* and 3). If a term is
+positive, it makes the group's loss higher than after the step without privacy. Also included are bias and
+variance of a group's private gradient, and the bound that balances them (Xu et al. 2021, 4.2).
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def direction_gap_bound(
 ) -> float:
     """Return a lower bound on R_dir_a - R_dir_b (Esipova et al., proof of Proposition 3).
 
-    It holds in every batch where both losses are convex. Takes numbers, or a pandas Series of batches:
+    It holds in every batch if both losses are convex. Arguments are numbers, or a pandas Series of batches:
     `BatchRisk.direction_first_order` of both groups, and |c_B|^2.
     """
     curvature = (largest_eigenvalue + other_largest_eigenvalue) * squared_clipped_norm
@@ -121,11 +121,12 @@ def direction_gap_bound(
 
 
 class NormCondition(NamedTuple):
-    """Tran et al.'s condition for clipping to hurt group a more than b, from norms and shares alone.
+    """Tran et al.'s condition for clipping to hurt group a more than b, from only norms and shares.
 
-    It follows from a lower bound on R_clip_a - R_clip_b where the batch is the whole data, there are two
-    groups, losses are convex with eta lambda <= 1, |c_B| <= C, and |g_a| is at least |g_b| and C. Deriving it
-    gives |g_a| (p_a - p_a^2/2) on the left, which `gap_bound` has. The condition is also met, more rarely, by
+    It follows from a lower bound on R_clip_a - R_clip_b. The assumptions are that the batch is the whole
+    data, there are two groups, losses are convex with eta lambda <= 1, |c_B| <= C, and |g_a| is at least
+    |g_b| and C. Deriving it gives |g_a| (p_a - p_a^2/2) on the left, which `gap_bound` has. The condition is
+    also met, more rarely, by
     |g_a| p_a^2/2, as it is printed in some places.
 
     Attributes:
@@ -196,8 +197,8 @@ def clipping_error(
 def best_clipping_bound(norms: Tensor, *, epsilon: float, expected_count: float) -> float:
     """Return the C that minimises (C / epsilon) / b^k + mean_i max(0, v_i - C).
 
-    It is the (1 - 1 / (b^k epsilon)) quantile of the norms; 0 where b^k epsilon <= 1, where noise outweighs
-    every gradient.
+    It is the (1 - 1 / (b^k epsilon)) quantile of the norms; 0 if b^k epsilon <= 1, because noise then
+    outweighs every gradient.
 
     Args:
         norms: [n] of a group, or of all examples with b for b^k.

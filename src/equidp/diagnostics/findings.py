@@ -26,7 +26,7 @@ _CAUSES = {
     ),
     "noise": ("noise", "adds", "noise; a larger batch, or a larger epsilon, addresses that"),
 }
-"""Cause -> its name, its verb, and where the loss comes from if it is the main one."""
+"""Cause -> its name, its verb, and the origin of the loss if it is the main cause."""
 
 
 class Estimate(NamedTuple):
@@ -36,7 +36,7 @@ class Estimate(NamedTuple):
     error: float
 
     def exceeds(self, other: Estimate) -> bool:
-        """True where this estimate is clearly larger than an independent one."""
+        """True if this estimate is clearly larger than an independent one."""
         return self.mean - other.mean > CLEAR * math.hypot(self.error, other.error)
 
 
@@ -144,7 +144,7 @@ def _shares(splits: list[_Parts], name: str) -> str:
 
 
 def _caution(groups: pd.DataFrame) -> list[str]:
-    """Caution where gradient descent would leave the region of second-order terms."""
+    """Caution if gradient descent would leave the region of second-order terms."""
     too_long = groups["learning_rate"] * groups["sensitive_largest_eigenvalue"] > 2
     keys = [groups[name] for name in ("seed", "step") if name in groups]
     by_step = too_long.groupby(keys or groups["learning_rate"]).any()

@@ -58,7 +58,7 @@ class Subject:
     ) -> Iterator[tuple[Measured, tuple[Any, ...]]]:
         """Measure the chunks of `chunks`, and yield each without examples whose gradient is not finite.
 
-        Training leaves those out too. Losses are those of a step with the policy, where one is given.
+        Training leaves these out too. If a policy is given, losses are as in a step with it.
         """
 
         def measure() -> Measured:
@@ -101,7 +101,7 @@ class BatchGradients:
 
     @property
     def ratio(self) -> Tensor:
-        """r = |c_B| / |g_B|; 1 where both are zero."""
+        """r = |c_B| / |g_B|; 1 if both are zero."""
         mean, clipped = self.mean.norm(), self.clipped.norm()
         return torch.where(mean > 0, clipped / mean, torch.ones_like(mean))
 
@@ -112,13 +112,13 @@ class BatchGradients:
 
     @property
     def rescaled_clipped(self) -> Tensor:
-        """c_B / r: the direction after clipping, the length before it; zero where clipping leaves nothing."""
+        """c_B / r: the direction after clipping, the length before it; zero if clipping leaves nothing."""
         ratio = self.ratio
         return torch.where(ratio > 0, self.clipped / ratio, torch.zeros_like(self.clipped))
 
 
 def cosine(one: Tensor, other: Tensor) -> float:
-    """Return the cosine of two vectors, [parameters]; NaN where one is zero."""
+    """Return the cosine of two vectors, [parameters]; NaN if one is zero."""
     one, other = to_double(one), to_double(other)
     return float((one @ other) / (one.norm() * other.norm()))
 

@@ -1,4 +1,4 @@
-"""Checks of a model, a loss and an engine: an example's gradient must follow from that example alone.
+"""Checks of a model, a loss and an engine: an example's gradient must depend only on that example.
 
 `checked_engine` looks before anything is spent, on plain rows that are made up. `check_rows` looks inside
 charged steps, on rows of the sample: it finds every kind of mixing and every wrong gradient that these show.
@@ -45,7 +45,7 @@ from equidp.losses import Loss, map_outputs, output_tensors
 _MADE_UP, ROWS_ALONE = 40, 8
 """Made-up rows, and rows of which each has a backward pass of its own."""
 _FINE = 1e-3, 1e-5
-"""Largest error of an example's loss and norm, and of a parameter's share of a sum, relative to its own size;
+"""Largest error of an example's loss and norm, and of a parameter's share of a sum: relative to its own size,
 and relative to the largest norm."""
 _COARSE = 0.2, 0.05
 """The same under autocast."""
@@ -54,8 +54,8 @@ _ALONE = 0.1
 
 
 _ATTEMPTS, _LAST_DIGITS = 4, 1e-5
-"""Places, this far apart, at all of which a gradient is wrong: passes that round otherwise may turn a unit to
-the other side of a kink at one of them, and a fault shows at each."""
+"""Distance between places at all of which a faulty gradient is wrong. Passes with different rounding may put
+a unit on the other side of a kink at one of them, but a fault shows at each."""
 
 
 class EngineRefusal(ModelError):
@@ -87,17 +87,17 @@ def checked_engine(
 ) -> Checked:
     """Return the engine of that name, after model, loss and engine were tried on made-up rows.
 
-    Refused are layers that mix examples (BatchNorm in training mode), parameters too coarse for sums
-    (float16), buffers that a pass writes to, losses that are not [batch], and a model, a loss or an engine
-    whose losses, norms or sums differ from those of each example alone, on these rows and these parameters.
-    "auto" takes the functional engine where the ghost engine refuses.
+    It rejects layers that mix examples (BatchNorm in training mode), parameters too coarse for sums
+    (float16), buffers that a pass writes to, and losses that are not [batch]. It also rejects a model, a loss
+    or an engine whose losses, norms or sums differ from those of each example by itself, on these rows and
+    these parameters. If the ghost engine is rejected, "auto" uses the functional engine.
 
     Args:
         name: "ghost", "functional" or "auto".
         model: reads rows, [batch, ...]; restored at the end.
         loss: of examples of one row, or a `Loss` of several.
         row: inputs and targets of one row or more; their shapes and types are read, no value.
-        class_names: one per class, where targets are classes.
+        class_names: one name per class, if targets are classes.
         policy: that the engine measures for; one that changes losses has the functional engine.
         examples: public rows of these shapes and types, for a model that takes none that are made up.
         at_a_time: the most examples that training gives the engine at a time; None: no limit.
@@ -143,13 +143,13 @@ def checked_engine(
 def check_model(
     model: nn.Module, loss: LossFunction, inputs: Inputs, targets: Inputs, class_names: Sequence[str] = ()
 ) -> None:
-    """Refuse a model or a loss whose losses are not [batch], or differ from those of each example alone.
+    """Reject a model or a loss whose losses are not [batch], or differ from each example's loss by itself.
 
     Args:
         model: is left as it was.
         loss: (outputs, targets) -> losses [batch].
         inputs, targets: a few examples, [batch, ...], best made up, so that a refusal reveals no data.
-        class_names: one per class, where targets are classes.
+        class_names: one name per class, if targets are classes.
 
     Raises:
         ModelError: as for `checked_engine`.
@@ -171,7 +171,7 @@ def check_model(
 def check_engine(
     engine: Engine, model: nn.Module, loss: LossFunction, inputs: Inputs, targets: Inputs
 ) -> None:
-    """Refuse an engine whose norms or sums differ from those of each example alone.
+    """Reject an engine whose norms or sums differ from each example's by itself.
 
     Args:
         engine: of this model and loss, such as one of your own.
@@ -204,11 +204,11 @@ def check_engine(
 
 
 def check_rows(engine: Engine, model: nn.Module, loss: LossFunction, inputs: Inputs, targets: Inputs) -> None:
-    """Refuse an engine whose norms or sum of a few examples differ from a backward pass of each, and a model
+    """Reject an engine whose norms or sum of a few examples differ from a backward pass of each, and a model
     or loss that mixes them.
 
-    Dropout is off. An example is alone among copies of itself: its numbers are rounded as in the batch, and
-    random ones are the same.
+    Dropout is off. An example by itself is run in a batch of its copies, so that its numbers are rounded as
+    in the batch, and random ones are the same.
 
     Args:
         engine: of this model and loss.
@@ -295,8 +295,8 @@ def _wrong_gradients(
 def check_padding(model: nn.Module, loss: LossFunction, pairs: Sequence[tuple[Examples, Examples]]) -> None:
     """Refuse a model or a loss by which an example's gradient changes with its padding.
 
-    The length that an example is padded to follows from others in its sample. An example on which model or
-    loss fail, or without a finite gradient, adds nothing, in either form.
+    The padded length of an example depends on the others in its sample. An example on which model or loss
+    fail, or without a finite gradient, adds nothing, in either form.
 
     Args:
         model: is left as it was.
@@ -375,7 +375,7 @@ class _Rows:
         self.draws = self.random.have_moved()
 
     def loss_alone(self, place: int) -> Tensor:
-        """The loss of one example alone, a number."""
+        """The loss of one example by itself, a number."""
         if not self.draws:
             try:
                 x, y = taken(self.examples, [place])
@@ -560,7 +560,7 @@ def _rows_to_try(
     examples: Examples | None,
     count: int,
 ) -> Examples:
-    """Public rows, or made-up ones, that model and loss take alone, `count` of them.
+    """`count` public rows, or made-up ones, each of which model and loss accept by itself.
 
     Raises:
         ModelError: they take none, or have an infinite loss for all.

@@ -32,16 +32,16 @@ Objective = Callable[[LossOfExample, dict[str, Tensor], Context], tuple[Tensor, 
 class FunctionalEngine:
     """Measures batches by `vmap(grad)`, in chunks that bound memory; see `kernel.engine.Engine`.
 
-    A batch of one chunk keeps its gradients for the weighted sum. A longer one computes them again, chunk by
-    chunk and with the same random numbers (dropout), and scales down those that come out longer than their
-    norm.
+    A batch of one chunk keeps its gradients for the weighted sum. A longer batch computes them again, chunk
+    by chunk and with the same random numbers (dropout). It scales down gradients that come out longer than
+    their norm.
 
     Args:
         model: any module whose outputs for one example do not depend on others; a `UnitModel` for examples of
             several rows.
         loss: (outputs, targets) -> losses [batch].
         chunk_size: examples at a time; None: the number that keeps gradients within a quarter of a gibibyte.
-        objective: what is differentiated in place of the loss where examples come with a context.
+        objective: what is differentiated instead of the loss if examples come with a context.
 
     Raises:
         SettingError: chunk_size < 1.

@@ -1,9 +1,9 @@
 """The fast engine: per-example norms and weighted sums from one forward and one backward pass.
 
-A layer's parameters affect the loss only through its output, so its input and the gradient of its output
-suffice for per-example norms and weighted sums, without a stored gradient per example (Goodfellow 2015; ghost
-clipping, Li et al. 2022; book-keeping, Bu et al. 2023). The backward pass computes output gradients alone: no
-parameter's gradient is formed before the weights are known.
+A layer's parameters affect the loss only through its output. Its input and the gradient of its output
+therefore suffice for per-example norms and weighted sums, without a stored gradient per example (Goodfellow
+2015; ghost clipping, Li et al. 2022; book-keeping, Bu et al. 2023). The backward pass computes only output
+gradients. No parameter's gradient is formed before the weights are known.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from equidp.kernel.noise import exact_place
 class GhostEngine:
     """Measures batches by layer rules; see the module's docstring and `kernel.engine.Engine`.
 
-    Layers with a rule (`equidp.engines.layers.RULES`) are read directly; recurrent layers and attention are
-    run from single products (`equidp.engines.layers.decomposed`); torch.func runs any other module that owns
+    Layers with a rule (`equidp.engines.layers.RULES`) are read directly. Recurrent layers and attention are
+    run from single products (`equidp.engines.layers.decomposed`). torch.func runs any other module that owns
     trainable parameters (`equidp.engines.layers.fallback`). Parameters that several calls share (tied
     weights, a layer used twice) get their cross terms from per-example gradients. The modules' forwards are
     replaced during a call only.
@@ -42,7 +42,7 @@ class GhostEngine:
         model: any module whose outputs for one example do not depend on others; a `UnitModel` for examples of
             several rows.
         loss: (outputs, targets) -> losses [batch].
-        whole: modules of it that torch.func runs as a whole, whatever layers they hold.
+        whole: modules of it that torch.func runs as a whole, with all layers in them.
     """
 
     def __init__(self, model: nn.Module, loss: LossFunction, whole: Sequence[nn.Module] = ()) -> None:
@@ -134,14 +134,15 @@ class _Backward:
 
 
 class _Site:
-    """A module to watch, with those of its parameters that are trained.
+    """A module to watch, with its trained parameters.
 
-    What a layer reads once for all examples, such as position ids [positions] or [1, positions], it is given
-    once per example: each has then a gradient of its own, and outputs broadcast to what they were.
+    If a layer reads an input once for all examples, such as position ids [positions] or [1, positions], it is
+    repeated for each example. Each example then has its own gradient, and outputs broadcast to the same
+    values.
 
     Args:
         module: of the model.
-        whole: whether torch.func runs it, whatever it is.
+        whole: whether torch.func runs it in any case.
     """
 
     def __init__(self, module: nn.Module, *, whole: bool = False) -> None:

@@ -22,9 +22,10 @@ def made_up_inputs(model: nn.Module, like: Inputs, count: int) -> Any:
     """Return `count` rows of these shapes and types; no value of `like`, [batch, ...], is read.
 
     Numbers are normal, in turns with some in [0, 1), zeros, large ones, and rows that are padded with zeros
-    along their first or last dimension. Whole numbers are below the rows of the model's smallest table of
-    embeddings; without one they are 0 or 1, and bytes any byte. Tensors with "mask" in their name are 1, and
-    0 where rows are padded. Where the model's settings name an end mark (`eos_token_id`), it ends each row.
+    along their first or last dimension. Whole numbers are below the number of rows of the model's smallest
+    embedding table. Without such a table they are 0 or 1, and bytes any byte. Tensors with "mask" in their
+    name are 1, and 0 in padded places. If the model's settings name an end token (`eos_token_id`), it ends
+    each row.
     """
     generator = torch.Generator().manual_seed(1)
     tables = [each for each in model.modules() if isinstance(each, nn.Embedding | nn.EmbeddingBag)]
@@ -77,7 +78,7 @@ def made_up_targets(
 ) -> Any:
     """Return targets of these shapes and types, [count, ...]: numbers, or classes in no order.
 
-    Classes are below `num_classes`; where that is None, below the smallest output dimension above 1.
+    Classes are below `num_classes`; if that is None, below the smallest output dimension above 1.
     """
     generator = torch.Generator().manual_seed(2)
 
@@ -95,7 +96,7 @@ def made_up_targets(
 
 
 def _classes(model: nn.Module, inputs: Inputs) -> int:
-    """The smallest output dimension above 1; 2 where the model runs on none of these rows."""
+    """The smallest output dimension above 1; 2 if the model runs on none of these rows."""
     for place in range(len(tensors(inputs)[0])):
         with suppress(Exception), torch.no_grad():
             outputs = output_tensors(call_model(model, map_tensors(lambda each: each[[place]], inputs)))  # noqa: B023

@@ -69,13 +69,13 @@ def call_with(
 ) -> Any:
     """Return the result of a call with other values of parameters and buffers, as `functional_call` does.
 
-    Each tensor of a module is replaced once. `functional_call` replaces those of a module that is reached by
-    two names twice, and puts back a replacement in the end.
+    Each tensor of a module is replaced once. If a module has two names, `functional_call` replaces its
+    tensors twice, and puts back a replacement in the end.
 
     Args:
         model: any module.
-        values: by the names that `named_parameters` and `named_buffers` give; those of a shared tensor hold
-            wherever it stands.
+        values: values by the names from `named_parameters` and `named_buffers`. The value of a shared tensor
+            applies in all of its places.
         positional, named: arguments of the call.
 
     >>> layer = nn.Linear(2, 2, bias=False)

@@ -26,8 +26,8 @@ def make_engine(
     """Return the named engine for a model and a per-example loss.
 
     Args:
-        policy: that the engine measures for. One that changes losses has the functional engine, whatever is
-            named.
+        policy: policy that the engine measures for. A policy that changes losses always has the functional
+            engine.
 
     Raises:
         SettingError: an unknown name.

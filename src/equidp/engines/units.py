@@ -31,7 +31,8 @@ def by_row(units: Any) -> Any:
 class UnitModel(nn.Module):
     """A model that reads units of several rows: inputs [units, rows, ...], outputs [units, rows, ...].
 
-    Engines know it, and measure one gradient per unit. Its parameters are those of the model inside.
+    Engines recognise it, and measure one gradient per unit. Its parameters are the parameters of the model
+    inside.
 
     Args:
         model: reads rows, [batch, ...].

@@ -268,7 +268,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return plan.resolve(num_examples, self.group_names_)
 
     def _class_weights(self) -> dict[str, float] | None:
-        """Return the public weight of each class by name; 1 where counts are to give it."""
+        """Return the public weight of each class by name; 1 if it will follow from counts."""
         names = dict(zip(self.classes_.tolist(), self._class_names, strict=True))
         if self.class_weight is None:
             return None

@@ -24,7 +24,7 @@ with require_extra("tables"):
 
 
 def float_rows(rows: npt.NDArray[Any]) -> Tensor:
-    """Return rows as float32; raise a DataError where a number is beyond what that holds."""
+    """Return rows as float32; raise a DataError if a number is out of its range."""
     with np.errstate(over="ignore"):
         converted = rows.astype(np.float32)
     if not np.isfinite(converted).all():
@@ -33,7 +33,7 @@ def float_rows(rows: npt.NDArray[Any]) -> Tensor:
 
 
 def check_numbers(rows: Any) -> None:
-    """Raise where columns of rows are dates or durations, which an array of numbers would count as such.
+    """Raise if columns of rows are dates or durations, which an array would turn into numbers.
 
     Raises:
         DataError: names the first of them.
@@ -49,7 +49,7 @@ def check_numbers(rows: Any) -> None:
 
 
 def check_known(y: npt.NDArray[Any]) -> None:
-    """Raise where a target of y, [n], is missing, such as None or pandas.NA."""
+    """Raise if a target of y, [n], is missing, such as None or pandas.NA."""
     if (missing := pd.isna(y)).any():
         raise DataError(
             f"y has {int(missing.sum()):,} of {len(y):,} targets that are missing, the first in row "
@@ -96,7 +96,7 @@ def groups_of(sensitive_features: Any, n: int) -> tuple[Tensor, tuple[str, ...]]
 
 
 def weights_of_rows(sample_weight: Any, classes: Tensor) -> Tensor | None:
-    """Return the public weight of each row, [n]; None where none was given, or all are 1.
+    """Return the public weight of each row, [n]; None if none was given, or all are 1.
 
     Raises:
         DataError: another number of weights, one that is not a number from 0 on, or all above 0 of one class.
@@ -121,7 +121,7 @@ def weights_of_rows(sample_weight: Any, classes: Tensor) -> Tensor | None:
 
 
 def people_of(people: Any, most_rows: int | None, n: int) -> PeoplesRows | None:
-    """Return the rows of each person; None where each row is an example. Warns of rows that are left out.
+    """Return the rows of each person; None if each row is an example. Warns about rows that are left out.
 
     Raises:
         SettingError: people without a number of rows for each, or the other way round.
@@ -143,7 +143,7 @@ def people_of(people: Any, most_rows: int | None, n: int) -> PeoplesRows | None:
 
 
 def check_groups(method: str, sensitive_features: Any) -> None:
-    """Raise a SettingError for a method that tells groups apart where there are none."""
+    """Raise a SettingError for a method that treats groups differently if there are no groups."""
     if sensitive_features is None and method_named(method).policy.needs_groups:
         raise SettingError(
             f"method={method!r} tells groups apart and there are none: pass each example's group, "

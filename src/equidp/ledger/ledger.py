@@ -1,8 +1,8 @@
 """The ledger of a dataset: what its runs spend, recorded first, what that adds up to, and a limit for all.
 
-A run is a name on its lines, so that the epsilon of a run, and the limit of all of them, follow from one
-place. A line pays for a block of equal steps, so that not every step waits for the disk; a block that ends
-early gets a line with the steps that were not taken.
+A run is a name on its lines, so the epsilon of a run and the limit of all runs follow from one place. A line
+pays for a block of equal steps, so that not every step waits for the disk. If a block ends early, a further
+line returns the steps that were not taken.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class LineFile:
         os.ftruncate(self._file, self._size)
 
     def check_usable(self) -> None:
-        """Raise a BudgetError where no line can be added."""
+        """Raise a BudgetError if no line can be added."""
         if os.getpid() != self._process:
             refuse(self.path, "was opened by another process; charge there", "ledger")
         if self._broken or self._file < 0:
@@ -147,7 +147,7 @@ def refuse(path: Path, why: str, field: str = "path") -> NoReturn:
 
 
 def _record(text: str) -> Record | None:
-    """The record of a line; None where it is none."""
+    """The record of a line; None if it is not a record."""
     try:
         record = json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Renyi divergences at one order: they add up, whatever led from one run to the next.
+"""Renyi divergences at one order: they add up, even if a run depends on the results of earlier runs.
 
 Source: Feldman and Zrnic 2021, Theorem 3.1.
 """
@@ -40,7 +40,7 @@ def renyi_code(entries: Entries, order: float, delta: float) -> str:
 
 
 def best_order(plan: Entries, limit: tuple[float, float] | None, delta: float) -> float:
-    """Return the order at which a plan fits a limit most often; without one, that of its least epsilon."""
+    """Return the order at which a plan fits a limit most often; without a limit, that of least epsilon."""
 
     def value(order: float) -> float:
         divergence, _ = _largest_divergence(plan, order)

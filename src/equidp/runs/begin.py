@@ -45,8 +45,8 @@ class PreparedRun:
         config: its settings.
         plan: worked out for its method and data.
         split: its data.
-        encoder: of columns; None for data without any. Where preprocessing is private, one that no rows were
-            read for stands for it before `begin`.
+        encoder: encoder of the columns; None for data without columns. If preprocessing is private, it is a
+            placeholder made without reading rows until `begin`.
         trainer: of the run, to try it out; None once a release has changed its data or its plan.
         run: its random name on the ledger's lines.
     """
@@ -83,7 +83,7 @@ def prepare(config: TrainConfig, device: torch.device = CPU, loaded: Loaded | No
 
     Args:
         config: of the run.
-        device: where to train.
+        device: device for training.
         loaded: its data; None: it is loaded now.
 
     Raises:
@@ -162,9 +162,9 @@ def begin(prepared: PreparedRun, folder: str | os.PathLike[str]) -> PreparedRun:
 
     An empty folder is filled by one rename. Drafts that a killed process left in it are ignored.
 
-    Releases before the first step, such as class counts, are paid for and drawn here, and kept in the folder;
-    copies of the folder reuse them. A run that is stopped before its folder is complete leaves none: what a
-    ledger of the dataset was charged stays.
+    Releases before the first step, such as class counts, are paid for and drawn here, and kept in the folder.
+    Copies of the folder reuse them. If a run is stopped before its folder is complete, no folder is left, but
+    what was charged to a dataset's ledger stays charged.
 
     Returns:
         The run as it was written, for `train`.

@@ -132,7 +132,7 @@ def comparison_of(
     Args:
         run: options of its runs.
         data: as in `compare`.
-        epsilons: targets; none: that of the options.
+        epsilons: target epsilons; none: the epsilon of the options.
         plan: as in `compare`.
         compared: other fields of the plan that options of runs do not give.
 

@@ -79,7 +79,7 @@ class DatasetLedger:
 
     Attributes:
         path: of its file.
-        epsilon, delta: limit of a new ledger; None: that of the file, or none.
+        epsilon, delta: limit of a new ledger; None: the file's limit, or no limit.
     """
 
     path: Path
@@ -123,7 +123,7 @@ class CardTexts:
         review_date: when the model is looked at again.
         runs_tried: number of runs that were tried on these data; None: not given.
         notes: further paragraphs.
-        reasons: why these settings, in sentences, where they were chosen for the kind of data.
+        reasons: sentences on why these settings were chosen, if they were chosen for the kind of data.
         origins: setting -> its origin (`equidp.advice.chosen_plan`); empty: not known.
     """
 
@@ -159,7 +159,7 @@ class TrainConfig:
         data: what is trained and tested on.
         plan: method, privacy and training.
         ledger: of all runs on the data, with this one; None: the run has one of its own, in its folder.
-        metric: that the card judges the model by; a name from `METRICS`; None: accuracy.
+        metric: metric by which the card judges the model, a name from `METRICS`; None: accuracy.
         decision: of two classes, which is the positive one, and from which risk on it is predicted.
         card: texts for the card.
         engine: a name in `engines.NAMES`.
@@ -198,8 +198,9 @@ class TrainConfig:
         """Load the split, and the encoder of its columns; None for data without columns, such as images.
 
         Args:
-            encoder: that the run began with. None: one of exact values; or, where preprocessing is private,
-                one of noise alone, in the shape that no rows give, to try things out before it is paid for.
+            encoder: encoder that the run began with. None: one of exact values. If preprocessing is private,
+                None means an encoder of only noise, in the shape that it has without rows, to try things out
+                before paying.
         """
         source, seed = self.data.source(), self.data.seed
         if self.preprocessing is not None:

@@ -43,14 +43,14 @@ class DecisionOptions:
         return Decision(positive, threshold)
 
     def decision_to_train(self) -> Decision:
-        """Return the decision of runs to be trained: no threshold where each run counts the base rate."""
+        """Return the decision of runs to be trained, without a threshold if each run counts the base rate."""
         if self.at_counted_rate:
             return Decision(self.positive)
         return self.decision()
 
     @property
     def at_counted_rate(self) -> bool:
-        """True where the threshold is the base rate, and no public number was given for it."""
+        """True if the threshold is the base rate, and no public number was given for it."""
         return self.threshold == BASE_RATE and self.base_rate is None
 
     def _number(self, kept: Decision, counts: Mapping[str, float]) -> float:

@@ -25,7 +25,7 @@ from equidp.training.release import Release
 from equidp.training.resolved import ResolvedPlan
 
 CONFIG, LEDGER, RECORD = "config.json", "ledger", "record.parquet"
-"""Files of `private/`, beside checkpoints and `sensitive/`."""
+"""Files of `private/`, in addition to checkpoints and `sensitive/`."""
 RUN, MODEL, CARD, PAGE, SUMS = "run.json", "model.safetensors", "card.md", "card.html", "SHA256SUMS"
 """Files of `share/`."""
 ENCODER, COUNTS, RELEASED = PreprocessingRelease.file, CountsRelease.file, IndividualRelease.file
@@ -47,7 +47,7 @@ class RunFolder:
     from names. The results of a run without privacy are in `private/results/`, and its `share/` has a notice.
 
     Args:
-        path: of the folder, or of a copy of `share/` alone.
+        path: path of the folder, or of a copy of only `share/`.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -76,7 +76,7 @@ class RunFolder:
         return (self.results / RUN).exists()
 
     def find(self, name: str) -> Path:
-        """Return the path of a file that a run keeps, or of its copy where `private/` is not there."""
+        """Return the path of a file that a run keeps, or of its copy if there is no `private/`."""
         return (self.private if self.has_begun else self.results) / name
 
     def check(self) -> None:
@@ -127,7 +127,7 @@ class RunFolder:
             trust_code: import a method and a model of the user's that the folder names.
 
         Raises:
-            DataError: no run; one that cannot be read; or code that the folder names and is not trusted.
+            DataError: there is no run, it cannot be read, or the folder names code that is not trusted.
         """
         self.check()
         try:
@@ -169,7 +169,7 @@ class RunFolder:
             raise not_as_written(path, error) from error
 
     def read_results(self) -> tuple[dict[str, Any], EventCounts, EventCounts]:
-        """Read `run.json`: its content, the entries of the plan, and those of them that were not taken."""
+        """Read `run.json`: its content, the entries of the plan, and the entries that were not taken."""
         path = self.results / RUN
         try:
             content = json.loads(path.read_text())
@@ -189,7 +189,7 @@ class RunFolder:
         return released
 
     def read_drawn(self, releases: Iterable[Release]) -> dict[str, Any]:
-        """Read what releases beside the steps of the Trainer have drawn so far, by name."""
+        """Read the results of the releases so far, by name."""
         kept = [each for each in releases if not each.prepares() and self.find(each.file).exists()]
         return {each.name: self._read_json(each.file) for each in kept}
 

@@ -1,4 +1,4 @@
-"""Notes for the owner of a run's data alone, in `private/owner.txt`: epsilon does not cover them."""
+"""Notes only for the owner of a run's data, in `private/owner.txt`: epsilon does not cover them."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def note_for_owner(place: RunFolder, sentence: str) -> None:
 
 
 def reference_text(run: FinishedRun, found: Evaluation) -> str:
-    """Return what models without privacy reach on the rows of a run, beside the run; keep it as a note.
+    """Compare a run with non-private models on its rows; return the result and keep it as a note.
 
     Args:
         run: of a table, in its own folder.
-        found: its evaluation on its test examples, without those of few people.
+        found: its evaluation on its test examples, without examples of few people.
     """
     name = run.config.metric or ("auc" if found.positive else "accuracy")
     metric = metric_named(name)
@@ -48,7 +48,7 @@ def reference_text(run: FinishedRun, found: Evaluation) -> str:
 def warn_of_leak(
     place: RunFolder, run: Run, found: Evaluation, test: GroupedDataset, encoder: TableEncoder | None
 ) -> None:
-    """Warn, and note, where a model of a table ranks better than is rarely true; name what carries it."""
+    """Warn, and note, if a model of a table ranks suspiciously well; name the columns that cause it."""
     if encoder is None or found.values.empty:
         return
     overall = values_of(found, METRICS["auc"]).get(ALL)

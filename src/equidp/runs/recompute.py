@@ -1,9 +1,9 @@
-"""Epsilon of a finished run by dp_accounting alone: for auditors, this file imports nothing of equidp.
+"""Epsilon of a finished run, only by dp_accounting. For auditors: this file imports nothing of equidp.
 
     python recompute.py RUN [DELTA]
 
-reads run.json in `share/` of the run, or in a copy of it, turns each entry into an event of dp_accounting,
-and prints epsilon at the run's delta, or at another one.
+reads run.json in `share/` of the run, or in a copy of it. It turns each entry into an event of dp_accounting,
+and prints epsilon at the run's delta, or at another delta.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ Label = tuple[str, str]
 Cost = tuple[float, float]
 """Sample rate and noise multiplier of an event, to an example of one label; noise 0: no privacy."""
 SURE_DELTA, TRANSFORM_LOSS = 1e-10, 1e-15
-"""dp_accounting's Fourier transforms lose about `TRANSFORM_LOSS` of delta a step: below `SURE_DELTA`, or if
-that is no small part of delta, privacy losses say too little, and Renyi's bound is taken."""
+"""dp_accounting's Fourier transforms lose about `TRANSFORM_LOSS` of delta per step. If delta is below
+`SURE_DELTA`, or the loss is not small compared with delta, privacy losses would report too small an epsilon.
+Renyi's bound is used instead."""
 
 
 def read_entries(folder: str | Path) -> tuple[list[Entry], float]:
@@ -40,10 +41,10 @@ def read_entries(folder: str | Path) -> tuple[list[Entry], float]:
 def recompute_epsilon(entries: Sequence[Entry], delta: float) -> float:
     """Return the epsilon that dp_accounting proves for all entries together, for any one example.
 
-    Each event is a Poisson-subsampled Gaussian mechanism; a release is one of rate 1. Statistics and gradient
-    read one sample: together they are one Gaussian mechanism of noise multiplier
-    ((c / sigma)^2 + (r / sigma_s)^2)^(-1/2) (Andrew et al. 2021, Theorem 1), with shares c and r of an
-    example's label. Epsilon is the largest over the labels of a column; of several columns, the smallest.
+    Each event is a Poisson-subsampled Gaussian mechanism; a release has rate 1. Statistics and gradient use
+    one sample. Together they are one Gaussian mechanism of noise multiplier ((c / sigma)^2 + (r /
+    sigma_s)^2)^(-1/2) (Andrew et al. 2021, Theorem 1), with shares c and r of an example's label. Epsilon is
+    the largest over the labels of a column. With several columns, it is the smallest of these.
 
     Raises:
         ValueError: an entry a number of times below 0.

@@ -1,7 +1,7 @@
 """RunFile: the one file of options of a run, run.toml, and options by its sections.
 
-[table] and [column.NAME] say how a table is read, [privacy] what is promised, [training] how is trained, and
-[card] what the model card says in words. The command line and Python name the same fields.
+[table] and [column.NAME] describe the table, [privacy] the guarantee, [training] the training, and [card] the
+statements of the model card. The command line and Python use the same field names.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class RunFile:
         return recipe.with_changes({"drop": drop})
 
     def run_data(self, data: str | os.PathLike[str] | None = None) -> RunData:
-        """Return the data of a run; `data` is over that of the file.
+        """Return the data of a run; `data` overrides the file.
 
         Raises:
             SettingError: neither names data.
@@ -226,7 +226,7 @@ def section_of(name: str, sections: Mapping[str, str] | None = None) -> str:
 
 
 def sections_by_field() -> dict[str, str]:
-    """Return the section of each field of a run, but those of [column.NAME]."""
+    """Return the section of each field of a run, except the fields of [column.NAME]."""
     return {name: section for section in SECTIONS if section != "column" for name in fields_of(section)}
 
 
@@ -278,7 +278,7 @@ def place_of(section: str, column: str = "") -> str:
 
 
 def _as_number(value: Any, kind: Any) -> Any:
-    """Return a whole number as a float, where only those are taken; other values as they are."""
+    """Return a whole number as a float if only floats are accepted; other values as they are."""
     kinds = types_in(kind)
     return float(value) if type(value) is int and float in kinds and int not in kinds else value
 

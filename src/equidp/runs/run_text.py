@@ -20,7 +20,7 @@ from equidp.training.resolved import ResolvedPlan
 
 _WHY = {ASKED: "given", RULE: "by rule", DEFAULT: "default"}
 _FOLLOWS = ("rates", "bound_shares", "noise_multiplier", "sample_rate")
-"""Options of a plan that follow from others where they are not given."""
+"""Options of a plan that follow from other options if they are not given."""
 
 Commented = Mapping[str, tuple[Any, str]]
 """Field -> value, and the reason for it."""
@@ -85,7 +85,7 @@ def comment_fields(config: TrainConfig, resolved: ResolvedPlan) -> dict[str, Com
 
 
 def _fields_beside_plan(config: TrainConfig) -> dict[str, Any]:
-    """Return what was given beside the plan, by field: ledger, releases, decision, execution and card."""
+    """Return what was given besides the plan, by field: ledger, releases, decision, execution and card."""
     given: dict[str, Any] = {}
     if config.ledger is not None:
         limit = {"ledger_epsilon": config.ledger.epsilon, "ledger_delta": config.ledger.delta}

@@ -53,8 +53,8 @@ class FinishedRun:
         folder: of the run.
         config: its configuration.
         facts: that followed from configuration and data, as plain values.
-        encoder: of the columns of a table or of a named dataset; None for data without columns, or where the
-            folder does not hold it.
+        encoder: encoder of the columns of a table or named dataset; None for data without columns, or if the
+            folder does not have it.
         run: the trained model and what it cost.
         released: each group's released mean epsilon (group, mean, standard_error); empty if not released.
         class_counts: training examples of each class, released with noise; empty if not released.
@@ -84,8 +84,8 @@ class FinishedRun:
         return place.load_same(self.config, self.encoder, self.facts).test
 
     def reference(self, metric: str | Metric | None = None) -> dict[str, MetricValue]:
-        """Return what logistic regression and boosted trees reach without privacy on the run's rows and
-        inputs, by name; epsilon does not cover it (`equidp.evaluation.reference`).
+        """Return the results of non-private logistic regression and boosted trees on the run's rows and
+        inputs, by name. Epsilon does not cover them (`equidp.evaluation.reference`).
 
         Args:
             metric: None: AUC of two classes, else accuracy.
@@ -130,12 +130,12 @@ class FinishedRun:
             file: a CSV or Parquet file with the columns of the run; None: the test examples of the run.
             baseline: a run by "sgd" on the same data, or its folder, to show what privacy cost.
             level: of the intervals.
-            metric: of costs and gaps; None: that of the run.
+            metric: metric of costs and gaps; None: the run's metric.
             positive, threshold, base_rate: of two classes, as in `equidp.train`; None: as of the run.
-            lacking: columns that the file is meant to lack, or to hold no value of or new ones alone.
-            sep, charset: of the file; None: those of the run's table.
+            lacking: columns that may be missing in the file, or have no values or only new values.
+            sep, charset: separator and charset of the file; None: as in the run's table.
             include_sensitive: count groups of few people too, in metrics that must not be shared.
-            device: where to compute.
+            device: device for computing.
 
         Raises:
             DataError: the file cannot be used, or the data of the run is missing or changed.
@@ -190,11 +190,11 @@ class FinishedRun:
 
         Args:
             file: as in `predict`.
-            keep: columns of the file to give beside the predictions, such as an id.
+            keep: columns of the file to return with the predictions, such as an id.
             positive, threshold, base_rate: of two classes, as in `equidp.train`; None: as of the run.
-            lacking: columns that the file is meant to lack, or to hold no value of or new ones alone.
-            sep, charset: of the file; None: those of the run's table.
-            device: where to compute.
+            lacking: columns that may be missing in the file, or have no values or only new values.
+            sep, charset: separator and charset of the file; None: as in the run's table.
+            device: device for computing.
 
         Raises:
             DataError: the file cannot be used, or the data of the run is missing or changed.
@@ -226,7 +226,7 @@ class FinishedRun:
             yield pd.concat([further, rows], axis=1)
 
     def _read_kept_columns(self, path: Path | None, columns: list[str]) -> Iterator[pd.DataFrame]:
-        """Return the columns to give beside the predictions, in the same batches."""
+        """Return the columns to return with the predictions, in the same batches."""
         if path is None:
             raise SettingError(f"keep={','.join(columns)} names columns of a table; give the table too.")
         recipe = self.config.data.recipe
@@ -271,7 +271,7 @@ class FinishedRun:
         return map(encoder.encode, _in_batches(table))
 
     def _table_encoder(self) -> TableEncoder:
-        """Return the encoder of the run's table; raise where there is none."""
+        """Return the encoder of the run's table; raise an error if there is none."""
         is_table = self.config.data.recipe.target is not None
         if self.encoder is None and is_table and not RunFolder(self.folder).has_begun:
             raise DataError(
@@ -299,7 +299,7 @@ class FinishedRun:
     def read_grouped(self, path: Path, lacking: Sequence[str] = ()) -> GroupedDataset:
         """Read a file with the columns of the run's table, target and groups included.
 
-        Warns of rows that the run was trained on, as long as its data is where it was.
+        It warns about rows that the run was trained on, as long as its data is where it was.
 
         Args:
             path: of the file.
@@ -322,7 +322,7 @@ class FinishedRun:
         return examples
 
     def _count_trained(self, examples: GroupedDataset) -> int:
-        """Return how many examples are rows that the run was trained on; 0 where its data is not there."""
+        """Return how many examples are rows that the run was trained on; 0 if its data is missing."""
         place = RunFolder(self.folder)
         if not place.has_begun:
             return 0

@@ -116,7 +116,7 @@ class ChosenConfig(NamedTuple):
 
     Attributes:
         config: of the run.
-        loaded: its data; None where features of it are its inputs.
+        loaded: data of the run; None if the inputs are features of it.
         ignored: sentences on settings that were given, and that the method does not have.
         advice: the rules that chose it; None: other settings than recommended.
     """
@@ -133,7 +133,7 @@ class Session:
     """A run as it is asked for.
 
     Attributes:
-        config: of the run, by what was given alone.
+        config: configuration of the run, from only what was given.
         given: settings of the plan and of methods that were given, by name.
         method: its name; or "auto": it is chosen.
         settings: to start from, a name of `equidp.advice.chosen_plan.SETTINGS`.
@@ -150,8 +150,8 @@ class Session:
 
         Args:
             run: the options.
-            data: to train and test on, over that of the options.
-            read: files that are read beside it; the ledger's must be another one.
+            data: data for training and testing, which overrides the options.
+            read: files that are also read; the ledger must be another file.
 
         Raises:
             SettingError: an option that cannot be, or a method without a level of privacy.
@@ -180,7 +180,7 @@ class Session:
         return cls(config, given, method, settings)
 
     def choose(self) -> ChosenConfig:
-        """Fill in the settings, and the method where it is auto."""
+        """Fill in the settings, and the method if it is "auto"."""
         wanted, given = self.config, self.given
         data, source = wanted.data, wanted.data.source()
         level = {name: value for name in _LEVEL if (value := getattr(wanted.plan, name)) is not None}
@@ -242,7 +242,7 @@ def _check_method(method: str, settings: str, *, noisy: bool) -> None:
     Args:
         method: name, or "auto".
         settings: to start from.
-        noisy: True where noise is given, or follows from a target.
+        noisy: whether noise is given, or follows from a target.
     """
     if settings == PUBLISHED and method == AUTO:
         raise SettingError(
@@ -257,7 +257,7 @@ def _check_method(method: str, settings: str, *, noisy: bool) -> None:
 
 @contextmanager
 def noting_how_to_continue(folder: str | os.PathLike[str]) -> Iterator[None]:
-    """Add to an error of a run in a folder which command continues it, where one does."""
+    """Add to a run's error the command that continues the run, if there is one."""
     place = RunFolder(folder)
     try:
         yield

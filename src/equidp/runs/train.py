@@ -166,7 +166,7 @@ def _train_beside_first(
     place: RunFolder,
     device: torch.device,
 ) -> tuple[Run, Evaluation]:
-    """Take a run's steps in a process other than the first, which alone has ledger and files."""
+    """Take a run's steps in a process other than the first. Only the first has the ledger and files."""
     resumed = processes.from_first(lambda: False)
     checkpoints = _checkpoints(config, place)
     trainer = make_trainer(config, plan, split, None, None, [checkpoints], device)

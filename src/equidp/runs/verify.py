@@ -1,7 +1,7 @@
 """Verification of a finished run from its files: checksums, ledger, epsilon, code.
 
-`share/` alone is enough for all checks but those of the ledger. Text alone is read: no code and no pickle of
-the folder is loaded.
+`share/` is enough for all checks except those on the ledger. Only text is read: no code and no pickle of the
+folder is loaded.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Check:
 
     Attributes:
         name: a key of `CHECKS`.
-        passed: None where the files do not allow it to be checked.
+        passed: whether the check passed; None if it cannot be done with these files.
         found: plain values that the result rests on, by name.
     """
 
@@ -86,7 +86,7 @@ class _Files(NamedTuple):
         spent: how often each was spent.
         card: text of the card.
         statements: every epsilon and delta in a guarantee on the card, as text and as a page.
-        ledger: None where there is none; `ledger_error` where it cannot be read.
+        ledger: ledger of the run; None if there is none. `ledger_error` is set if it cannot be read.
     """
 
     folder: RunFolder
@@ -139,8 +139,8 @@ def _read_text(path: Path) -> str:
 
 
 def _read_ledger(folder: RunFolder) -> tuple[Ledger | None, str]:
-    """Return the ledger of a run, its own or the one that its configuration names, or what is wrong with it;
-    neither where these files are a copy without one."""
+    """Return the ledger of a run, its own or the one named in its configuration, or what is wrong with it. If
+    these files are a copy without a ledger, return neither."""
     path = folder.private / LEDGER
     with suppress(OSError, ValueError, LookupError, TypeError):
         path = Path(json.loads(folder.find(CONFIG).read_text())["config"]["ledger"]["path"])
@@ -209,7 +209,7 @@ def _check_entries(files: _Files) -> Check:
 
 
 def _check_epsilon(files: _Files) -> Check:
-    """Compare epsilon of `run.json` and of the card with that of dp_accounting alone."""
+    """Compare epsilon of `run.json` and of the card with epsilon computed only by dp_accounting."""
     epsilon, delta = files.run["epsilon"], files.run["delta"]
     recomputed = recompute_epsilon([(asdict(event), count) for event, count in files.entries], delta)
     found = {

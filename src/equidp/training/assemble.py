@@ -41,7 +41,7 @@ _BY_OBJECT = {
 
 
 def chosen_plan(plan: object, options: Mapping[str, Any]) -> Plan | ResolvedPlan:
-    """Return the plan that was given, or that of options.
+    """Return the given plan, or a plan from options.
 
     Raises:
         SettingError: both, neither, something else, or an option that a Trainer has no use for.
@@ -144,7 +144,7 @@ def _places_in(train: Any) -> list[tuple[int, int]]:
 
 
 def warn_of_repeats(train: object) -> None:
-    """Warn where a row of a dataset is several rows of the training data: each is promised epsilon alone."""
+    """Warn if a row of a dataset is several rows of the training data: epsilon covers each by itself."""
     if has_repeats(train):
         warnings.warn(
             "rows stand several times in the training data, as in oversampling, and epsilon is promised to "
@@ -157,7 +157,7 @@ def warn_of_repeats(train: object) -> None:
 
 
 def names_of_groups(train: Any) -> tuple[str, ...]:
-    """Return the names of a dataset's groups; empty where it does not say them."""
+    """Return the names of a dataset's groups; empty if it does not name them."""
     while isinstance(train, Subset) and not hasattr(train, "group_names"):
         train = train.dataset
     return tuple(getattr(train, "group_names", ()))
@@ -200,7 +200,7 @@ def policy_for(resolved: ResolvedPlan, train: Any) -> Policy:
 
 
 def checked_groups(policy: Policy, train: object) -> int | None:
-    """Return K, the number of groups; None where the data does not say them, and none are needed."""
+    """Return the number of groups K; None if the data does not have groups, and none are needed."""
     names = names_of_groups(train)
     if not names and policy.needs_groups:
         raise SettingError(
@@ -212,8 +212,9 @@ def checked_groups(policy: Policy, train: object) -> int | None:
 
 
 def in_groups_of_event(train: Any, event: Event) -> Any:
-    """Return the data with each person in the group of the largest rate among those of their rows, and of the
-    largest bound where rates are equal; the same data where groups do not differ or examples are rows."""
+    """Return the data with each person in the group, among the groups of their rows, that has the largest
+    rate, or among equal rates the largest bound. If groups do not differ or examples are rows, return the
+    data as it is."""
     if not event.shares or not isinstance(train, GroupedDataset):
         return train
     sizes = [(each.rate, each.bound) for each in event.shares]
@@ -222,7 +223,7 @@ def in_groups_of_event(train: Any, event: Event) -> Any:
 
 
 def check_own_policy(policy: Policy, num_groups: int, noise_multiplier: float) -> None:
-    """Try a user-defined policy, to find its mistakes early; the guarantee rests on the kernel alone.
+    """Test a user-defined policy to find its mistakes early; the guarantee depends only on the kernel.
 
     Raises:
         PolicyError: names the promise that it breaks.
@@ -303,8 +304,8 @@ def check_drawn(plan: Plan, entries: EventCounts) -> None:
 
 
 def chosen_randomness(seed: int | Randomness | None, spent: int) -> Randomness:
-    """Randomness of the operating system; or, for research, a stream that depends on the seed and the number
-    of steps spent before, so that noise never repeats."""
+    """Randomness of the operating system. Or, for research, a stream that depends on the seed and the number
+    of earlier steps, so that noise never repeats."""
     if isinstance(seed, Randomness):
         return seed
     if seed is None:

@@ -31,11 +31,11 @@ class RunningAverage:
     Noise of single steps averages out (De et al., 2204.13650; Rakhlin et al., ICML 2012, for tails).
 
     Args:
-        kind: "none": no copy of the model is kept; "tail": the plain mean over the last steps; "ema": an
-            exponential average, in which weights from d steps before count (1 - 1 / h)^d, divided by the sum
-            of these factors, so that the weights that training began with do not count.
+        kind: "none": no copy of the model is kept. "tail": the plain mean over the last steps. "ema": an
+            exponential average, in which weights from d steps ago count (1 - 1 / h)^d, divided by the sum of
+            these factors. The initial weights do not count.
         share: of the T steps, in (0, 1]: those that a tail has, rounded up, or the horizon h, at least 1.
-        model: whose weights are averaged in a copy; it keeps those of the last step.
+        model: model whose weights are averaged in a copy. It keeps the weights of the last step.
         steps: T.
 
     Raises:

@@ -27,8 +27,8 @@ from equidp.training.trainer import Callback, Trainer
 def build_model(factory: ModelFactory, shape: Sequence[int], outputs: int, seed: int | None) -> nn.Module:
     """Return a model with fresh weights; with a seed, torch's global random state stays as it was.
 
-    Convolutions have their channels last, which makes training of LeNet on a CPU a third faster; not between
-    GroupNorms, which read channels first: copies of ResNet-20's images would take a fifth of its time.
+    Convolutions use the channels-last format, which trains LeNet a third faster on a CPU. Between GroupNorms,
+    which read channels first, they do not: copies of ResNet-20's images would take a fifth of its time.
 
     Args:
         factory: makes the model.
@@ -95,7 +95,7 @@ def build(
         data: the training data.
         weights_seed: of the initial weights.
         model: trained in place; default: a fresh one from the plan's factory.
-        device: where the model is moved to, and trained; None: it is trained where it is.
+        device: device to move the model to for training; None: it is trained where it is.
         seed, loss, engine, callbacks, individual, ledger: see `Trainer`.
 
     Raises:

@@ -1,9 +1,9 @@
 """Checkpoints: a run that was stopped continues from the last one.
 
-A checkpoint holds the model, the average of its weights, the optimizer, the scheduler, the policy's state,
-the run's random id, the number of steps spent and the state of callbacks, but no state of randomness: a
-resumed run draws fresh noise, and steps spent since stay spent. What callbacks and accounts hold of single
-examples is saved in a folder of its own, `sensitive/`.
+A checkpoint contains the model, the average of its weights, the optimizer, the scheduler and the policy's
+state. It also has the run's random id, the number of steps spent and the state of callbacks, but no state of
+randomness. A resumed run draws new noise, and steps spent since the checkpoint stay spent. Data of callbacks
+and accounts about single examples is saved in a separate folder, `sensitive/`.
 """
 
 from __future__ import annotations
@@ -350,7 +350,7 @@ def _write_arrays(path: Path, arrays: Arrays) -> None:
 
 
 def _read_arrays(path: Path) -> Arrays:
-    """Return the arrays of a file; none where there is no file."""
+    """Return the arrays of a file; none if there is no file."""
     if not path.exists():
         return {}
     try:

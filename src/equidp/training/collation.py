@@ -1,4 +1,4 @@
-"""Collation: makes a batch of rows. Each is collated alone and padded here, so that none changes another."""
+"""Makes a batch of rows. Each row is collated by itself and padded here, so that no row changes another."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Form:
 
     @classmethod
     def of(cls, together: Tensor, *alone: Tensor) -> Form:
-        """Return how rows, which were collated alone, [1, ...] each, are padded in a batch of them.
+        """Return how rows that were collated one by one, [1, ...] each, are padded in a batch.
 
         Raises:
             ValueError: the batch has another form than the rows, or they are filled up with several numbers.
@@ -59,7 +59,7 @@ class Form:
         """Return rows, [1, ...] each, as one batch, padded to the longest of them.
 
         Raises:
-            ValueError: they differ in type, or in size where rows are not padded.
+            ValueError: the rows differ in type, or differ in size without padding.
         """
         sizes, dtypes = {row.shape[1:] for row in rows}, {row.dtype for row in rows}
         if dtypes != {self.dtype}:
@@ -90,7 +90,7 @@ class Collation:
     Attributes:
         collate: of one row; it was tried.
         forms: `Form` of each tensor, in the form of a batch.
-        rows: that were tried, each collated alone.
+        rows: rows that were tried, collated one by one.
     """
 
     collate: Collate
@@ -99,7 +99,7 @@ class Collation:
 
     @classmethod
     def of(cls, rows: list[Any], collate: Collate | None = None) -> Collation:
-        """Try a function of the user's on a few rows, each alone and all together; None: rows are tensors.
+        """Test a user's function on a few rows, one by one and together; None: rows are tensors.
 
         Raises:
             DataError: it fails, or gives no batch of tensors with one place for each row.
@@ -128,7 +128,7 @@ class Collation:
         return self.join([self.collate([row]) for row in rows]) if rows else taken(self.example, slice(0))
 
     def join(self, alone: Iterable[Any]) -> Any:
-        """Return rows that were collated alone as one batch."""
+        """Return rows that were collated one by one as one batch."""
         try:
             return map_tensors(Form.join, self.forms, *alone)
         except Exception as error:
@@ -146,7 +146,7 @@ class Collation:
 
     @property
     def pads(self) -> bool:
-        """True where rows differ in size."""
+        """True if rows differ in size."""
         forms: Any = tensors(self.forms)
         return any(form.number is not None for form in forms)
 

@@ -1,7 +1,8 @@
 """From the places of a sample to its batch: rows are read or collated, then augmented or viewed.
 
-A few rows are tried before anything is spent. A row that fails later ends the run with its own error, and its
-step stays charged: which sample fails follows from the data, and to draw another would be to choose.
+A few rows are tried before anything is spent. If a row fails later, the run ends with that error, and the
+step stays charged. Which sample fails depends on the data, so drawing another sample would be a choice based
+on the data.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Augment = Callable[[Inputs], Inputs]
 Load = Callable[[Iterable[Tensor]], Iterator[Batch]]
 """Places of samples, [batch] each -> their batches, lazily and in the same order."""
 _FIRST, _TRIED = 8, 32
-"""First rows, and rows evenly spread (which alone may have one size), that are loaded before training."""
+"""Number of first rows, and of evenly spread rows (which may all have one size), loaded before training."""
 _WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
@@ -67,8 +68,8 @@ class Loading:
         Args:
             train: a `GroupedDataset`, or a map-style dataset of rows.
             model: for which rows are loaded.
-            randomness: where augmentation draws from.
-            views, augment, collate, num_groups, workers: as those of `Trainer`.
+            randomness: source of randomness for augmentation.
+            views, augment, collate, num_groups, workers: as in `Trainer`.
 
         Raises:
             SettingError, DataError: these do not go together, or fail for a row.
@@ -140,7 +141,7 @@ def _columns(train: object) -> tuple[Any, ...] | None:
 
 
 def _places(train: Subset[Any]) -> Tensor:
-    """Return where the rows of a part stand in the whole, [n]; numbers below 0 count from the end."""
+    """Return the positions of a part's rows in the whole, [n]; negative numbers count from the end."""
     places = torch.tensor([int(place) for place in train.indices], dtype=torch.int64)
     return torch.where(places < 0, places + len(train.dataset), places)  # type: ignore[arg-type]
 
@@ -190,7 +191,7 @@ def load_batches(
 
 
 def augment_batch(batch: Batch, augment: Augment) -> Batch:
-    """Return a batch with each example's inputs replaced by those that a function makes of them alone.
+    """Return a batch with a function applied to each example's inputs, one example at a time.
 
     Raises:
         DataError: the function fails, or gives examples of different forms.
@@ -211,7 +212,7 @@ def augment_batch(batch: Batch, augment: Augment) -> Batch:
 
 
 def column(train: Any, place: int) -> Any:
-    """Return the inputs (0), targets (1) or groups (2) of all rows, where they are in memory; else None.
+    """Return the inputs (0), targets (1) or groups (2) of all rows if they are in memory; else None.
 
     >>> column(Subset(TensorDataset(torch.zeros(4), torch.arange(4)), [3, 1]), 1)
     tensor([3, 1])

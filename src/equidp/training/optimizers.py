@@ -21,17 +21,17 @@ from equidp.policies.weights import sensitivity_of
 OPTIMIZERS = ("sgd", "adam")
 
 ADAM_RATE = 0.01
-"""Learning rate of Adam where none is given: about how far a step moves each weight."""
+"""Default learning rate of Adam: about how far a step moves each weight."""
 
 _SMALLEST = 1e-16
-"""Lower bound of the second moment where there is no noise: the square of the epsilon of torch's Adam."""
+"""Lower bound of the second moment without noise: the squared epsilon of torch's Adam."""
 
 
 class _EagerOptimizer(torch.optim.Optimizer, ABC):
     """Base of optimizers that do not load torch's compiler.
 
-    torch wraps these methods so that `torch.compile` leaves them alone, and the wrappers import the compiler,
-    which takes longer than importing the rest of torch. What is wrapped is unchanged.
+    torch wraps these methods so that `torch.compile` skips them. The wrappers import the compiler, which
+    takes longer than importing the rest of torch. The wrapped methods are unchanged.
     """
 
     add_param_group = unwrap(torch.optim.Optimizer.add_param_group)
@@ -176,7 +176,7 @@ def chosen_scheduler(
 
     Args:
         given: a torch scheduler, or a name from `SCHEDULES`.
-        optimizer: whose learning rates are those of the first step.
+        optimizer: optimizer with the learning rates of the first step.
         steps: of the run: the schedule ends with the last one.
         done: how many of them the ledger holds already.
 
@@ -233,7 +233,7 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
 
 
 def _check_scheduler(scheduler: Any, optimizer: torch.optim.Optimizer, steps: int) -> None:
-    """Refuse a scheduler that is not this optimizer's, needs a value, or ends within so many steps."""
+    """Reject a scheduler that belongs to another optimizer, needs a value, or ends within this many steps."""
     if isinstance(scheduler, ReduceLROnPlateau):
         raise SettingError(
             "ReduceLROnPlateau follows a measured value, and the Trainer steps a scheduler "

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 ModelFactory = Callable[[tuple[int, ...], int], Any]
 """(shape of one input, number of classes) -> a model with fresh weights from torch's global generator."""
 USUAL_EPOCHS = 20
-"""Passes over the data where neither epochs nor steps are given."""
+"""Number of passes over the data if neither epochs nor steps are given."""
 USUAL_NOISE = 1.0
 """Noise multiplier of a command or a published plan that nothing else decides the noise of."""
 ALTERNATIVES = (("epsilon", "risk", "noise_multiplier"), ("epochs", "steps"))
@@ -451,7 +451,7 @@ class Plan(_NamedOptions):
 
     @property
     def _row(self) -> Any:
-        """The method's row, where it says what accounting asks, so that no policy is loaded."""
+        """The method's row, if it has what accounting needs, so that no policy is loaded."""
         row = METHODS.get(self.method) if isinstance(self.method, str) else None
         return row if row is not None and isinstance(row.source, str) else None
 

@@ -19,7 +19,7 @@ _alone: ContextVar[bool] = ContextVar("_alone", default=False)
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Inside, this thread trains for itself, whatever group it is in: to try a run out."""
+    """Inside, this thread trains by itself, even in a process group, to try a run out."""
     token = _alone.set(True)
     try:
         yield
@@ -28,7 +28,7 @@ def alone() -> Iterator[None]:
 
 
 def processes_here() -> Processes:
-    """The group of torch.distributed that this process is in; alone where it is in none.
+    """The torch.distributed group of this process; without a group, only this process.
 
     Raises:
         SettingError: a launcher started several processes, and this one is in no group: each would train a

@@ -110,7 +110,7 @@ def _settings(trainer: Trainer) -> dict[str, str]:
 
 
 def _released_values(trainer: Trainer) -> dict[str, float]:
-    """Epsilons and released values, by name; by group where there is one number for each."""
+    """Epsilons and released values, by name; by group if there is one number for each group."""
     values = trainer.epsilons()
     train = trainer.train
     released = released_values(trainer.policy, trainer.policy_state, trainer.num_groups or 1)
@@ -126,7 +126,7 @@ def _released_values(trainer: Trainer) -> dict[str, float]:
 
 
 def _clean_names(groups: Iterable[str]) -> list[str]:
-    """Return names of groups that services take, with their numbers where two would be one name."""
+    """Return group names that services accept, numbered if two would have the same name."""
     names = [_REFUSED.sub("_", group) for group in groups]
     if len(set(names)) == len(names):
         return names

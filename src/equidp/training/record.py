@@ -1,6 +1,6 @@
 """RunRecord: a table of results of a run. EpochRecorder: appends metrics of each group by epoch.
 
-Watch: what each run of a comparison records beside its results, by a TableCallback.
+Watch: what each run of a comparison records in addition to its results, by a TableCallback.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class TableCallback(Callback):
     individual: Individual | None = None
 
     def check(self, trainer: Trainer) -> None:
-        """Raise a SettingError where it cannot record this run; called before any run is trained."""
+        """Raise a SettingError if it cannot record this run; called before any run is trained."""
 
     def table(self, trainer: Trainer) -> pd.DataFrame:
         """Return the table; called once after training."""
@@ -54,12 +54,13 @@ class TableCallback(Callback):
 class Watch(Protocol):
     """What each run of a comparison records: a frozen dataclass, whose values are part of the key of a run.
 
-    `equidp.compare(callbacks=[watch])` makes a fresh callback for each run, and joins their tables as
-    `Comparison.tables[name]`, with the columns method, setting and seed before the others.
+    `equidp.compare(callbacks=[watch])` makes a new callback for each run. It joins their tables as
+    `Comparison.tables[name]`, with method, setting and seed as the first columns.
 
     Attributes:
-        name: of the table; "sensitive_..." where it follows from raw training data and must not be shared.
-        private_only: True where runs without privacy have no such table.
+        name: name of the table; "sensitive_..." if it is computed from raw training data and must not be
+            shared.
+        private_only: whether only private runs have such a table.
     """
 
     @property
@@ -240,7 +241,7 @@ class EpochRecorder(Callback):
 
 
 def _released_values(released: dict[str, Tensor], group: int) -> dict[str, Any]:
-    """The group's clipping bound and, where the policy has one, its second scale (Z or theta)."""
+    """The group's clipping bound and, if the policy has one, its second scale (Z or theta)."""
     values = {name: float(value[group] if value.dim() else value) for name, value in released.items()}
     bound = values.pop("clipping_bound", math.nan)
     name, scale = next(iter(values.items()), ("", math.nan))

@@ -1,4 +1,4 @@
-"""Release: what a run releases beside its steps, for a part of its epsilon; loads no torch."""
+"""Release: what a run releases in addition to its steps, for a part of its epsilon; loads no torch."""
 
 from __future__ import annotations
 

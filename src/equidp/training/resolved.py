@@ -188,11 +188,12 @@ class ResolvedPlan:
 def with_public_bounds(groups: GroupSettings, policy: Policy, group_names: Sequence[str]) -> GroupSettings:
     """Return the settings with the shares of the bound that a policy leaves to each group.
 
-    Bounds of a policy that learns nothing are public and the same in all steps: c_k = bound_k / S. Those of a
-    policy that learns differ from step to step, and each group may use all of S.
+    If a policy learns nothing, its bounds are public and the same in all steps: c_k = bound_k / S. If a
+    policy learns, its bounds differ from step to step, and each group may use all of S.
 
     Raises:
-        SettingError: shares beside those of the policy, or one below 1/16 of the largest.
+        SettingError: shares were given in addition to the policy's shares, or a share is below 1/16 of the
+            largest.
     """
     import math
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def fact(label: str, default: Any = None) -> Any:
-    """Return a field of `RunFacts` that model cards list under a label, where it is known."""
+    """Return a field of `RunFacts` that model cards list under a label, if it is known."""
     return field(default=default, metadata={"label": label})
 
 
@@ -50,7 +50,7 @@ class RunFacts:
         learning_rate: of the optimizer's first group of parameters, before any schedule.
         randomness: name of the class that draws samples and noise.
         groups, classes: their names.
-        rows: the most rows of one person, where an example is a person; None: an example is a row.
+        rows: maximum number of rows per person, if an example is a person; None: an example is a row.
         views: views of each image in training.
         start: origin of the initial weights.
         class_weighted: True if losses have weights by class.
@@ -80,7 +80,7 @@ class RunFacts:
 
     @property
     def method(self) -> dict[str, Any]:
-        """The policy's class and its settings, by name; empty where it is not known."""
+        """The policy's class and its settings, by name; empty if it is not known."""
         if self.policy is None:
             return {}
         return {"method": type(self.policy).__name__, **asdict(self.policy)}  # type: ignore[call-overload]
@@ -306,7 +306,7 @@ def entries_left(plan: ResolvedPlan, event: Event, entries: Entries) -> EventCou
 
 
 def subtract_counts(entries: Entries, left: Entries) -> EventCounts:
-    """Return how often each event of the entries is left without those of others.
+    """Return how often each event of the entries remains without the events of others.
 
     >>> subtract_counts([(Event(0.1, 1.0), 3)], [(Event(0.1, 1.0), 3)])
     ()

@@ -257,7 +257,7 @@ class Trainer:
         self._modes = ExitStack()
 
     def _keep_budgets(self) -> None:
-        """Let the ledger refuse what would cost a group more than its budget beside the plan."""
+        """Let the ledger reject charges, in addition to the plan, that exceed a group's budget."""
         given = self.resolved.plan.groups.budgets
         if given:
             others = given.get(OTHER_GROUPS, math.inf)
@@ -337,7 +337,7 @@ class Trainer:
         )
 
     def _note_start(self) -> None:
-        """Note where the weights come from, which others may have set since the Trainer was made."""
+        """Record the origin of the weights, which may have been set since the Trainer was made."""
         if self.steps_done == self.steps_at_start:
             private, begun = self.policy.private, self._has_steps()
             self.start = start_of(self.model, self.optimizer, begun, private=private, known=self.start)

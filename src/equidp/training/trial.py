@@ -36,7 +36,7 @@ from equidp.training.collation import Collation
 from equidp.training.loading import Loading, column
 
 IMAGES_AT_A_TIME = 128
-"""Images that the engine sees at a time on a CPU, where their activations fit in a cache."""
+"""Number of images in the engine at a time on a CPU, so that their activations fit in a cache."""
 _WHOLE_UP_TO = 256
 """Expected examples of a sample up to which parts save less than they cost."""
 
@@ -46,8 +46,8 @@ def chosen_physical_batch_size(
 ) -> int | None:
     """Largest number of examples that the engine sees at a time; None: the whole sample.
 
-    Large samples of images go in parts on a CPU, which is faster and takes less memory; not where statistics
-    are released, since every part would go through the engine twice.
+    On a CPU, large samples of images are processed in parts, which is faster and takes less memory. If
+    statistics are released, they are not, because every part would go through the engine twice.
     """
     if given is not None or event.statistics_noise is not None or not isinstance(train, GroupedDataset):
         return given
@@ -68,7 +68,7 @@ def chosen_engine(
 ) -> tuple[Engine, Examples | None]:
     """Return the given engine, or make the named one and check it on the model's device (`engines.check`).
 
-    Beside it, public examples that model and loss took; None for an engine that was given.
+    Also return public examples that model and loss accepted; None for a given engine.
     """
     if not isinstance(engine, str):
         if not callable(engine) or isinstance(engine, type):
@@ -223,7 +223,7 @@ def _check_targets(model: nn.Module, loss: LossFunction, inputs: Inputs, targets
 
 
 def _collate_examples(examples: Any, collation: Collation) -> list[Examples]:
-    """Collate public rows, each alone, as inputs and targets [1, ...].
+    """Collate public rows one by one, as inputs and targets [1, ...].
 
     Raises:
         DataError: they are not of the form of the data's.
@@ -262,7 +262,7 @@ def _check_padding(
 
 
 def _smallest(rows: Sequence[Tensor]) -> list[int]:
-    """Return the least size above 0 of each dimension of rows; 0 where all are 0."""
+    """Return the smallest size above 0 of each dimension of rows; 0 if all are 0."""
     sizes = zip(*(row.shape[1:] for row in rows), strict=True)
     return [min(filter(None, each), default=0) for each in sizes]
 

@@ -15,7 +15,7 @@ ATTENTION_PARAMETERS = {
     *("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_bias"),
     *("out_proj.weight", "out_proj.bias"),
 }
-"""All but those of `add_bias_kv`, which adds parameters to keys and values that are part of no product."""
+"""All except those of `add_bias_kv`, which adds parameters to keys and values that are part of no product."""
 
 
 def attention(
@@ -88,7 +88,7 @@ def _project_inputs(
 def _mask(
     queries: Tensor, keys: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None
 ) -> Tensor | None:
-    """Return the terms to add to scores [batch, heads, queries, keys]: -inf where a boolean mask is True."""
+    """Return the terms to add to scores [batch, heads, queries, keys]: -inf at places with a True mask."""
     masks = []
     if attn_mask is not None:
         heads = attn_mask.dim() == 3

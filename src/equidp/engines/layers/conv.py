@@ -1,8 +1,8 @@
 """Convolutions of one to three dimensions with any stride, padding, dilation and groups, also transposed.
 
-An example's weight gradient is one grouped convolution in which every example is a group of its own, or a
-product with the windows of the image, where there are few channels. With few positions and many channels, a
-convolution is a linear layer on the windows.
+An example's weight gradient is one grouped convolution in which every example is its own group; with few
+channels, it is a product with the windows of the image. With few positions and many channels, a convolution
+is a linear layer on the windows.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def _conv_transpose_operands(module: Any, inputs: Tensor, gradient: Tensor) -> O
 
 
 def _read_gradients(call: Call, inputs: Tensor, gradient: Tensor) -> Gradients:
-    """Gradients of a convolution; of a product with its windows where positions are few and channels many."""
+    """Gradients of a convolution; with few positions and many channels, of a product with its windows."""
     module, positions = call.module, math.prod(gradient.shape[2:])
     numbers = module.weight.numel()
     features = numbers // len(module.weight) + len(module.weight)

@@ -92,8 +92,8 @@ def quiet_vmap() -> Iterator[None]:
 class Products:
     """The products with a module's parameters in one call of it.
 
-    Each weight with its bias is a call of its own: several products with them, such as the steps of a
-    recurrent layer, are its positions.
+    Each weight with its bias is one call. Several products with them, such as the steps of a recurrent layer,
+    are its positions.
     """
 
     def __init__(self, module: nn.Module, parameters: Parameters, tape: Tape) -> None:

@@ -29,12 +29,12 @@ def run_module(
     whole: set[tuple[int, int]],
     tape: Tape,
 ) -> Any:
-    """Run a module for each example alone, all at once, by its own forward.
+    """Run a module for each example by itself, all at once, by its own forward.
 
-    Tensors among the arguments whose first dimension is the batch, whatever size it had in earlier calls, are
-    split by example; all others are passed to every example as they are. An output that has no row for each
-    example, such as a table of positions [positions, features], becomes [batch, positions, features], which
-    broadcasts to what it did.
+    Arguments that are tensors with the batch as first dimension, of any size in earlier calls, are split by
+    example. All other arguments are passed to every example as they are. If an output has no row per example,
+    such as a table of positions [positions, features], it becomes [batch, positions, features], which
+    broadcasts to the same values.
 
     Args:
         call: of a module that computes each example's output from that example's inputs.
@@ -101,7 +101,7 @@ class _Run(nn.Module):
 
 @final
 class _Padding(TorchFunctionMode):
-    """Keeps gradients from the padding of tables, which vmap forgets where each example has its own."""
+    """Keeps gradients off the padding of tables, which vmap forgets if each example has its own."""
 
     def __torch_function__(
         self, function: Any, types: Any, arguments: tuple[Any, ...] = (), keywords: Any = None

@@ -35,7 +35,7 @@ class LinearGradients(Gradients):
     Args:
         inputs: [batch, in] or [batch, positions, in].
         gradient: [batch, out] or [batch, positions, out], of the outputs.
-        weight, bias: names of W and b; None where there is none, or it is frozen.
+        weight, bias: names of W and b; None if there is none, or it is frozen.
         form: (gradient of W, [..., out, in]) -> gradient of the layer's weight, of which W is another form.
     """
 
@@ -140,5 +140,5 @@ TRANSPOSED_LINEAR = Rule(partial(run_layer, partial(_read_gradients, True)))
 
 
 def by_position(values: Tensor, rows: int = 1) -> Tensor:
-    """[batch * rows, ..., features] as [batch, positions, features]: those of all rows of an example."""
+    """[batch * rows, ..., features] as [batch, positions, features], over all rows of an example."""
     return by_example(values, rows).flatten(1, -2)

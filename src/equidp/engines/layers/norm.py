@@ -1,5 +1,5 @@
-"""Normalisation within an example, with a copy of scale and shift for each: the gradients of the copies are
-the examples' own, and the model's backward pass computes them."""
+"""Normalisation within an example, with a copy of scale and shift for each example. The gradients of the
+copies are the per-example gradients, and the model's backward pass computes them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _over_groups(
     scales: Tensor | None,
     shifts: Tensor | None,
 ) -> Tensor:
-    """Normalise over groups of channels of [batch, channels, ...], as one example that has those of all."""
+    """Normalise over groups of channels of [batch, channels, ...], as one example with all of them."""
     groups = num_groups(layer, forward, inputs)
     scale, shift = (None if each is None else each.flatten() for each in (scales, shifts))
     joined = inputs.flatten(0, 1).unsqueeze(0)

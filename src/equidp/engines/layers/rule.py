@@ -32,8 +32,8 @@ from equidp.errors import ModelError
 Parameters = dict[str, nn.Parameter]
 """Trained parameters of a module, by their names in it."""
 Norms = tuple[Tensor, ByName | None]
-"""Squared norms of per-example gradients over all parameters of a call, [batch]; and these gradients, where
-they were computed on the way and are small."""
+"""Squared norms of per-example gradients over all parameters of a call, [batch]; and these gradients, if they
+were computed on the way and are small."""
 Forward = Callable[[Tensor], Tensor]
 """A layer's own forward on one tensor [batch, ...]."""
 
@@ -106,7 +106,7 @@ def copies_of(call: Call, name: str, count: int, tape: Tape) -> Tensor:
 class Gradients(ABC):
     """Per-example gradients of one call's parameters, computed as far as they are needed.
 
-    A rule gives `example_gradients`, and norms or weighted sums where there is a cheaper way to them.
+    A rule defines `example_gradients`, and norms or weighted sums if there is a cheaper way to compute them.
 
     Attributes:
         held: tensors of the model's own that the weighted sum will read: nothing may change them in between.
@@ -124,7 +124,7 @@ class Gradients(ABC):
 
     @final
     def without(self, left_out: Tensor) -> Gradients:
-        """Return these gradients with 0 for some examples, [batch], whatever theirs were (infinite, NaN)."""
+        """Return these gradients with 0 for some examples, [batch], even if theirs were infinite or NaN."""
 
         def zeroed(value: Any) -> Any:
             if isinstance(value, dict):
@@ -215,10 +215,10 @@ class Call:
 
     Attributes:
         shared: whether other calls use some of these parameters too; known before the backward pass.
-        pending: makes the gradients after the backward pass, where they arrive in pieces; set by the first.
+        pending: computes the gradients after the backward pass if they arrive in pieces; set by the first.
         received: gradients that arrive by parameter, [batch, *shape].
         gradients: what the weighted sum is computed from; None until the losses are known to depend on it.
-        squares: squared norms, [batch]; None where shared: gradients must be added before a norm is taken.
+        squares: squared norms, [batch]; None if shared, because gradients must be added before their norm.
     """
 
     def __init__(self, module: Any, parameters: Parameters, rows: int = 1) -> None:
@@ -274,9 +274,9 @@ class Tape:
 
     Attributes:
         calls: in the order of the forward pass.
-        read_once: a layer that now has a row for each example where the model has one for all.
+        read_once: layer that now has a row for each example, although the model has one for all.
         repeats: `torch.utils.checkpoint` repeats calls in the backward pass.
-        is_within_module: a module runs whose gradients are read as a whole, with those of all in it.
+        is_within_module: whether a module runs whose gradients are read as a whole, with all modules in it.
     """
 
     def __init__(self, batch: int, rows: int = 1) -> None:

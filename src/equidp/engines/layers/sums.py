@@ -15,14 +15,14 @@ ByName = dict[str, Tensor]
 """Per-example gradients [batch, *shape], or weighted sums of them in float64 [*shape], by parameter name."""
 _BLOCK, _ROWS = 512, 2**13
 KEPT = 2
-"""Per-example gradients are kept for the weighted sum where they have at most this many times the numbers of
-the inputs and output gradients that they follow from, which are then freed."""
+"""Per-example gradients are kept for the weighted sum if they are at most this many times the size of the
+inputs and output gradients from which they follow. Those are then freed."""
 FEW_POSITIONS = 32
-"""Up to so many positions of an example, products in float64 cost less than forming its gradient in float32
+"""Up to this many positions of an example, products in float64 cost less than forming its gradient in float32
 and converting each of its numbers."""
 _CHUNK, _DEVICE_CHUNK = 2**18, 2**25
-"""Numbers per intermediate result: on a CPU few enough to stay in its cache; elsewhere, where
-starting a call takes longer than most results, at most 256 MiB in float64."""
+"""Numbers per intermediate result: on a CPU few enough to stay in its cache. Elsewhere, starting a call takes
+longer than most results, so it is at most 256 MiB in float64."""
 
 
 def chunk_numbers(values: Tensor) -> int:
@@ -97,9 +97,9 @@ def weighted_sums(weights: Tensor, gradients: ByName) -> ByName:
 def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
     """Return sum_i weights[i] * values[i] in float64, [*shape], of values [batch, *shape].
 
-    Rounding: products of float32 are exact in float64, and the additions lose at most k 2^-53 of
-    sum_i |weights[i]| |values[i]| for batches of k = 2^13 or fewer; larger ones are added block by block. A
-    few values of a block are converted at a time, so that copies stay in a CPU's cache.
+    Rounding: products of float32 are exact in float64. The additions lose at most k 2^-53 of sum_i
+    |weights[i]| |values[i]| for batches of k = 2^13 or fewer; larger ones are added block by block. A few
+    values of a block are converted at a time, so that copies stay in a CPU's cache.
     """
     rows = as_rows(values)
     if len(rows) <= _ROWS:
@@ -148,8 +148,8 @@ def _outer_block(weights: Tensor, left: Tensor, right: Tensor) -> Tensor:
 def held_to_norms(weights: Tensor, before: Tensor, now: Tensor) -> Tensor:
     """Return weights [batch] under which recomputed gradients add no more than those that were measured.
 
-    A module may run differently the second time (Python's own random numbers). The weight is 0 where a norm
-    was not finite, or is not now.
+    A module may run differently the second time (Python's own random numbers). The weight is 0 if a norm was
+    not finite, or is not finite now.
 
     Args:
         weights: [batch], made for the norms `before`.
@@ -162,8 +162,8 @@ def held_to_norms(weights: Tensor, before: Tensor, now: Tensor) -> Tensor:
 def lengths(rows: Tensor) -> Tensor:
     """Return norms of rows [batch, n], [batch]; too small by rounding by at most 2^-13 / 5 of their value.
 
-    Numbers are added in blocks of 512, then blocks alike: k additions in float32 lose at most k 2^-24 of a
-    sum of squares, so blocks lose 2^-16 of a norm, and 512^3 numbers have three levels.
+    Numbers are added in blocks of 512, and blocks in the same way. k additions in float32 lose at most k
+    2^-24 of a sum of squares, so blocks lose 2^-16 of a norm. 512^3 numbers have three levels.
     """
     while rows.shape[1] > _BLOCK:
         whole = rows.shape[1] // _BLOCK * _BLOCK
@@ -183,8 +183,9 @@ def squared_lengths(gradients: ByName) -> Tensor:
 def lost_to_underflow(values: Tensor, count: int) -> float:
     """Return the most that a sum of `count` products of two numbers may lack because products underflowed.
 
-    Squares of numbers below 1e-19 vanish in float32. That alone is harmless: bounds treat a norm below 1e-10
-    as that large (`kernel.bounding`). It matters where such a sum is multiplied by a large one, as |g|^2 by
+    Squares of numbers below 1e-19 vanish in float32. This is harmless by itself, because bounds treat a norm
+    below 1e-10 as that large (`kernel.bounding`). It matters if such a sum is multiplied by a large one, as
+    |g|^2 by
     |x|^2: add this before multiplying. It changes no digit of ordinary sums.
 
     Args:
@@ -197,8 +198,8 @@ def lost_to_underflow(values: Tensor, count: int) -> float:
 def gram_norms(products: Tensor, additions: int) -> Tensor:
     """Return squared norms [batch], never too small, from products <x_s, x_t> <g_s, g_t> [batch, T, T].
 
-    Where the terms of a gradient cancel, so do these products, and their sum loses twice as many digits. An
-    example whose norm is understated could contribute more than its bound, so the largest rounding error of
+    If the terms of a gradient cancel, so do these products, and their sum loses twice as many digits. An
+    example with an understated norm could contribute more than its bound, so the largest rounding error of
     the sum is added.
 
     Args:

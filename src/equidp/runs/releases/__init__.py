@@ -1,4 +1,4 @@
-"""Releases of a run beside its steps: one kind a file, and one line in `equidp.training.release.RELEASES`."""
+"""Releases of a run: one kind per file, and one line in `equidp.training.release.RELEASES`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ def take_releases(given: dict[str, Any], *, base_rate_threshold: bool) -> tuple[
     """Return the releases that options ask for, and take these out.
 
     Args:
-        given: options by name; `class_weight` is taken too where it is "balanced", which counts of classes
-            make.
-        base_rate_threshold: True where the threshold of the decision is the released base rate.
+        given: options by name. `class_weight` counts as one if it is "balanced", which needs class counts.
+        base_rate_threshold: whether the threshold of the decision is the released base rate.
     """
     balanced = given.get("class_weight") == BALANCED
     if balanced:

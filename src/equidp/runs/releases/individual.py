@@ -22,7 +22,7 @@ class IndividualRelease(Release):
     """Mean epsilon of each group's training examples, whose norms are taken once an epoch.
 
     Attributes:
-        release_epsilon: that the release costs alone, which the run's epsilon includes.
+        release_epsilon: epsilon of the release by itself, which the run's epsilon includes.
     """
 
     name = INDIVIDUAL
