@@ -1,6 +1,6 @@
 """Writes files so that they are complete or absent, and checks beforehand that they can be written.
 
-A name may be that of a link, behind which the file is replaced, and of nothing else that is no plain file.
+A name may be a link, whose target is then replaced. Otherwise it must be a plain file.
 """
 
 from __future__ import annotations

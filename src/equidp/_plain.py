@@ -61,7 +61,7 @@ def read_part(kind: type[_Part], content: Mapping[str, Any], place: str = "") ->
     Args:
         kind: the dataclass; the types of its fields say how each is read.
         content: as TOML and JSON hold it. A text stands for a list of one.
-        place: where it stands, such as "[column.lab]".
+        place: its place, such as "[column.lab]".
 
     Raises:
         SettingError: an unknown field, a value of another type, or one that the dataclass refuses.
@@ -136,7 +136,7 @@ def _default(each: Any) -> Any:
 
 
 def _take_only(*kinds: type, besides: tuple[type, ...] = ()) -> Callable[[Any, Any], Any]:
-    """Return a hook that takes values of these types alone, as they are."""
+    """Return a hook that accepts only values of these types, as they are."""
 
     def check(value: Any, _: Any) -> Any:
         if not isinstance(value, kinds) or isinstance(value, besides):
@@ -174,7 +174,7 @@ def _read_union(value: Any, kind: Any) -> Any:
 
 
 def types_in(kind: Any) -> tuple[Any, ...]:
-    """Return the types that a value may have: those of a union, or the one."""
+    """Return the types that a value may have: the types of a union, or the one type."""
     return get_args(kind) if _is_union(kind) else (kind,)
 
 

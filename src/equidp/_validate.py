@@ -25,13 +25,13 @@ _MOST_LISTED = 20
 
 
 def unknown_name(kind: str, given: object, known: Iterable[str], listed_in: str = "") -> SettingError:
-    """Return an error with the closest known names to what was given, and all of them where they are few.
+    """Return an error with the closest known names, and with all of them if they are few.
 
     Args:
         kind: of the name.
         given: what was given.
         known: names.
-        listed_in: where many names are listed, such as "equidp methods".
+        listed_in: command or page that lists many names, such as "equidp methods".
 
     >>> raise unknown_name("method", "dpsgf", ["sgd", "dpsgd"])
     Traceback (most recent call last):
@@ -154,6 +154,6 @@ def check_weights(weights: npt.NDArray[np.float64], what: str, field: str = "") 
 
 
 def check_some_weight(weights: npt.NDArray[np.float64], what: str, field: str = "") -> None:
-    """Raise a DataError, which begins with `what`, where all weights to train with, [n], are 0."""
+    """Raise a DataError, which begins with `what`, if all training weights, [n], are 0."""
     if not weights.any():
         raise DataError(f"{what} is zero in each row; expected at least one weight above zero.", field=field)

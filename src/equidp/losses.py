@@ -35,7 +35,7 @@ def output_tensors(outputs: Any) -> list[Tensor]:
 
 
 def as_plain(outputs: Any) -> Any:
-    """Return one tensor as it is, and several as a tuple, which torch.func takes whatever their form was."""
+    """Return one tensor as it is, and several of any form as a tuple for torch.func."""
     return outputs if isinstance(outputs, Tensor) else tuple(output_tensors(outputs))
 
 
@@ -65,15 +65,15 @@ def map_outputs(function: Callable[[Tensor], Any], outputs: Any) -> Any:
 class Loss:
     """A loss of examples, [batch], from outputs and targets.
 
-    Targets of single rows are [batch]; with a weight each [batch, 2]; of several rows [batch, rows, 2].
-    Targets without weights, such as those of a test set, count once.
+    Targets of single rows are [batch], or [batch, 2] with weights; of several rows, [batch, rows, 2]. Targets
+    without weights, for example in a test set, count once.
 
     Attributes:
         base: (outputs, targets [batch]) -> losses [batch].
         class_weights: factor of each class, [classes]; None: all count alike.
         row_weights: whether targets carry a weight of their own (`equidp.data.targets.with_weights`).
         several_rows: whether an example has several rows, whose targets carry weights.
-        dtype: of the targets that `base` reads, where they carry weights.
+        dtype: type of the targets that `base` reads, if targets carry weights.
 
     Example:
         >>> from equidp.losses import Loss
@@ -105,7 +105,7 @@ class Loss:
         return replace(self, class_weights=weights)
 
     def with_row_weights(self, dtype: torch.dtype = torch.int64) -> Loss:
-        """Return the loss of targets that carry a weight of their own; `dtype` is of the targets alone."""
+        """Return the loss of targets that carry their own weights; `dtype` is the type without weights."""
         return self if self.row_weights else replace(self, row_weights=True, dtype=dtype)
 
     def by_example(self, dtype: torch.dtype = torch.int64) -> Loss:

@@ -1,4 +1,4 @@
-"""Models by name: those of published settings, and some that suit noise.
+"""Models by name: models of published settings, and some that work well with noise.
 
 A model is made from the shape of one input and the number of classes.
 """
@@ -77,7 +77,7 @@ def small_cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
 def tanh_cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """Two convolutions, 32 and 16 maps of 3x3, with tanh, and one linear layer.
 
-    Esipova et al. on MNIST, and on 64x64 images of CelebA, where it has 120,722 parameters.
+    Esipova et al. on MNIST, and on 64x64 images of CelebA with 120,722 parameters.
     """
     channels, height, width = _image(input_shape, smallest=5, name="tanh-cnn")
     return nn.Sequential(
@@ -144,13 +144,13 @@ def resnet20(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
 class PrototypeModel(nn.Module):
     """Linear in inputs of norm 1, from weights of zero; in evaluation, cosines times `_SHARPNESS`.
 
-    Noise lengthens the weights of a class: by more than its features do, where the class is rare. Cosines are
-    therefore with the length that features alone have, estimated from the deviation of the noise, which is
-    public: the squared length less d deviations squared, of d numbers. Of a class whose estimate noise alone
-    could reach, two standard errors are taken instead, so that its cosines stay small.
+    Noise lengthens the weights of a class, for a rare class by more than its features do. Cosines therefore
+    use the length of only the features, estimated from the public deviation of the noise. For d numbers it is
+    the squared length minus d squared deviations. If only noise could reach a class's estimate, two standard
+    errors are used instead, so that its cosines stay small.
 
     Attributes:
-        noise: deviation of the noise in each weight; 0 before training, and where there is none.
+        noise: deviation of the noise in each weight; 0 before training, and without noise.
 
     >>> model = PrototypeModel(2, num_classes=2).eval()
     >>> model.linear.weight.data = torch.tensor([[3.0, 4.0], [0.0, 5.0]])

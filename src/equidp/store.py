@@ -1,7 +1,8 @@
 """Results kept on disk, each under a key: a digest of everything that it follows from.
 
-A `Store` is a folder of entries, and an entry a folder KEY with facts.json, which names its other files with
-their sizes and checksums. It is written beside its place and put there in one step, so it is whole or absent.
+A `Store` is a folder of entries. An entry is a folder KEY with facts.json, which names its other files with
+their sizes and checksums. It is written elsewhere and moved into place in one step, so it is complete or
+absent.
 """
 
 from __future__ import annotations
@@ -95,11 +96,11 @@ class Store:
     """A folder of entries, which processes may share.
 
     Args:
-        folder: made where it is missing.
+        folder: folder of the store, created if missing.
         large: entries are large files that are mapped into memory: their sizes are checked and not their
             content.
         private: nobody but the owner may read the folder.
-        advice: what to do where an entry cannot be kept; the end of that message.
+        advice: what to do if an entry cannot be kept; the end of that message.
 
     Example:
         >>> import pandas as pd
@@ -141,7 +142,7 @@ class Store:
             ) from error
 
     def get(self, key: str) -> Entry | None:
-        """Entry of a key; None where there is none. A damaged one counts as none, with a CacheWarning."""
+        """Entry of a key; None if there is none. A damaged entry counts as none, with a CacheWarning."""
         folder = self._place(key)
         if not folder.is_dir():
             return None
@@ -154,7 +155,7 @@ class Store:
         return None
 
     def put(self, key: str, parts: Parts, facts: Facts | None = None) -> Entry:
-        """Write an entry, or replace it; wait where another process writes it.
+        """Write an entry, or replace it; wait if another process is writing it.
 
         Raises:
             DataError: it cannot be written; the entry is as it was before.
@@ -171,7 +172,7 @@ class Store:
     def get_or_make(
         self, key: str, write: Callable[[Path], Facts | None], *, what: str = "", needed: int = 0
     ) -> Entry:
-        """Entry of a key; where there is none, written by this process, or by another one that is waited for.
+        """Entry of a key; if there is none, this process writes it, or waits for another that writes it.
 
         Args:
             key: of the entry.
@@ -242,7 +243,7 @@ class Store:
         return Entry(place, facts)
 
     def _read(self, folder: Path) -> Entry:
-        """Read an entry; raise OSError, ValueError or KeyError where it is damaged."""
+        """Read an entry; raise OSError, ValueError or KeyError if it is damaged."""
         sealed = json.loads((folder / _FACTS).read_bytes())
         content = json.loads(sealed["content"])
         if hashlib.sha256(sealed["content"].encode()).hexdigest() != sealed["sha256"]:

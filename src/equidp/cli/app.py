@@ -59,7 +59,7 @@ EXTRAS = {
 
 
 class OptionFormatter(DefaultFormatter):
-    """Panels of help in which what is said of an option is one paragraph, wrapped to the terminal alone."""
+    """Panels of help in which the text of an option is one paragraph, wrapped only to the terminal."""
 
     def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
         """Print a panel without the line ends of the docstrings that its texts come from."""
@@ -83,8 +83,8 @@ def _format_default(default: Any) -> str | None:
 
 
 def read_options(command: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Split lists at commas, but of --set, whose values may have some; refuse "", as of a variable that is
-    not set, and 100.7 for a whole number."""
+    """Split lists at commas, except for --set, whose values may have commas. Reject "", for example from an
+    unset variable, and 100.7 for a whole number."""
     for argument in arguments:
         kinds = (argument.hint, *get_args(argument.hint))
         if kinds[2:] == (...,) and argument.name != "--set":
@@ -187,7 +187,7 @@ def main(line: App = app) -> None:
 
 
 def _run_command(line: App, tokens: list[str]) -> None:
-    """Run a command, and end with one message where it cannot go on."""
+    """Run a command, and end with one message if it cannot continue."""
     name = tokens[0] if tokens else ""
     try:
         if line is app and name in EXTRAS:

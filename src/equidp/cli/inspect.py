@@ -102,7 +102,7 @@ def _row(column: ColumnReport, report: TableReport) -> tuple[str, ...]:
 
 
 def _finding_lines(column: ColumnReport, width: int) -> list[str]:
-    """A line for each finding; what settles it stands below where it does not fit into it."""
+    """A line for each finding; if its solution does not fit into the line, it follows below."""
     lines = []
     for says, settles in column.lines():
         plain = f"  {column.name}: {says}  "
@@ -113,7 +113,7 @@ def _finding_lines(column: ColumnReport, width: int) -> list[str]:
 
 
 def _conclusion_lines(report: TableReport, out: Path | None) -> list[str]:
-    """Lines that say if the table can be used with the options above; `out`: where the recipe is."""
+    """Lines that say if the table can be used with the options above; `out`: path of the recipe."""
     if not (report.recipe.target and report.recipe.group):
         return [
             "Give --target and --group too, to see classes and groups; of a table without groups, the target "

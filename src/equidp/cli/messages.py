@@ -80,9 +80,9 @@ def stoppable(otherwise: str | Callable[[], str]) -> Iterator[None]:
 def keep_freed_memory() -> None:
     """Keep memory that a step freed for the next one, in this process and those it starts.
 
-    By default the C library returns it to the operating system, and asks for it again page by page: a quarter
-    of the time of a step for a model of some size. Only a program may decide otherwise, so the command line
-    does it and the library does not. Environment variables that are set stay as they are.
+    By default, the C library returns it to the operating system and requests it again page by page. This
+    takes a quarter of the time of a step for larger models. Only a program may change this, so the command
+    line does, and the library does not. Environment variables that are already set stay as they are.
     """
     tell = getattr(ctypes.CDLL(None), "mallopt", None)
     if tell is None:
@@ -93,7 +93,7 @@ def keep_freed_memory() -> None:
 
 
 def rank() -> int:
-    """Return the number of this process among those that torchrun started; 0 where there is one."""
+    """Return the number of this process among the processes of torchrun; 0 if there is only one."""
     return int(os.environ.get("RANK", "0")) if "TORCHELASTIC_RUN_ID" in os.environ else 0
 
 

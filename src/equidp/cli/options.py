@@ -1,4 +1,4 @@
-"""Options of several commands, in the order of a person's questions; those of training are of `Plan`."""
+"""Options of several commands, in the order of a person's questions; training options are in `Plan`."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def predict_command(
 ) -> None:
     """Predict the class of each row, with probabilities, in the order of the rows.
 
-    Positive class and threshold are those of the run, unless others are given.
+    Positive class and threshold come from the run, unless others are given.
     """
     chosen_device(device)  # refuses one that is not here before the folder is read
     check_outputs({"--out": out}, run, table)

@@ -26,13 +26,13 @@ _MOST_ROWS = 12
 def print_result(
     run: Run, evaluation: Evaluation, metric: str | None = None, card: Path | None = None
 ) -> None:
-    """Print the verdict on a run, one table by group, its guarantee, and where its card is.
+    """Print the verdict on a run, one table by group, its guarantee, and the path of its card.
 
     Args:
         run: as it was trained.
         evaluation: of the run, without metrics of few people.
-        metric: that was asked for; None: accuracy, or AUC where one of two classes is rare.
-        card: None where there is none.
+        metric: requested metric; None: accuracy, or AUC if one of two classes is rare.
+        card: path of the card; None if there is none.
     """
     console = Console(highlight=False)
     say = partial(console.print, markup=False)
@@ -69,7 +69,7 @@ def _recall_sentence(evaluation: Evaluation) -> str:
 
 
 def _print_table(evaluation: Evaluation, metric: Metric, console: Console) -> None:
-    """Print group, examples, the metric, predicted risk beside what happened, and what privacy cost."""
+    """Print group, examples, the metric, predicted and observed probability, and privacy cost."""
     columns = [
         Column("group", "name"),
         Column("n", show=whole_number),
@@ -93,7 +93,7 @@ def _print_table(evaluation: Evaluation, metric: Metric, console: Console) -> No
 
 
 def _cells_by_group(part: Evaluation, metric: Metric) -> dict[str, list[Cell]]:
-    """The cells of each group beside its name, and of all."""
+    """The cells of each group next to its name, and of all groups."""
     frames = [part.groups[["group", "count"]]]
     frames += [] if part.calibration.empty else [part.calibration[["group", "mean_predicted", "observed"]]]
     frames += [] if part.costs is None else [part.costs[["group", "privacy_cost"]]]

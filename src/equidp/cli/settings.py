@@ -1,4 +1,4 @@
-"""Options of a run by section and field: those of --set and --config, and all others."""
+"""Options of a run by section and field: from --set and --config, and all others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read_run(
     given: Mapping[str, Any],
     methods: Iterable[str] = (),
 ) -> RunFile:
-    """Return the options of a run: those of the command line over those of a file.
+    """Return the options of a run; options of the command line override options of a file.
 
     Args:
         config: of --config, run.toml; None: none.
@@ -57,7 +57,7 @@ _OF_SECTION = re.compile(r"\s*(?P<section>\w+)\s*\.\s*(?P<field>[\w-]+)\s*=(?P<v
 def parse_set(text: str) -> tuple[str, dict[str, Any], str]:
     """Return section, value by field, and column of a text section.field=value.
 
-    The value is TOML where it is that, and else a text. A column's name stands as it is, or between quotes.
+    The value is TOML if it is valid TOML, and else a text. A column's name is written as it is, or in quotes.
 
     Raises:
         SettingError: an unknown section or field, or a value of another type.
@@ -81,7 +81,7 @@ def parse_set(text: str) -> tuple[str, dict[str, Any], str]:
 
 
 def _value_of(text: str, kind: Any) -> Any:
-    """Return a value as TOML where it is that; 007 and 1e3 stay texts where no number is taken."""
+    """Return a value as TOML if it is valid TOML; 007 and 1e3 stay texts if no number is accepted."""
     text = text.strip()
     value: Any = text
     with suppress(tomllib.TOMLDecodeError):

@@ -190,7 +190,7 @@ def _plan_sentences(prepared: PreparedRun) -> Iterator[str]:
 
 
 def _report(folder: Path, found: Evaluation, *, reference: bool) -> None:
-    """Print what came of a run, and where its card is; of several processes, the first."""
+    """Print the result of a run, and the path of its card, in the first process only."""
     if rank():
         return
     from equidp.runs.cards import DIVERGED  # not before: it loads matplotlib

@@ -1,7 +1,7 @@
 """Judgement of non-private baselines: whether what private runs lose against one says anything.
 
-A baseline that diverged, that is no better than one constant prediction, or that private runs beat in every
-group, turns costs, gaps and every choice by them around. Tables are those of `equidp.evaluation.costs`.
+A baseline reverses costs, gaps and all choices by them if it diverged, is no better than one constant
+prediction, or loses to private runs in every group. Tables are as in `equidp.evaluation.costs`.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ class Judgement:
     """Judgement of one baseline.
 
     Attributes:
-        baseline: setting of the baseline method's runs; "" where the baseline has one setting.
-        fault: "" where the baseline serves. "diverged": its loss is not finite in some seed. "constant":
+        baseline: setting of the baseline method's runs; "" if the baseline has one setting.
+        fault: "" if the baseline is meaningful. "diverged": its loss is not finite in some seed. "constant":
             half of its runs or more are no better than one constant prediction. "beaten": some kind of
             private run is better over all examples, on average by more than a tenth of the tolerance, and on
-            average in every group; and it is so in each seed, or the 95% interval of the mean lies beyond 0.
+            average in every group. It must be so in each seed, or the 95% interval of the mean must be beyond
+            0.
         seeds: number of seeds with that fault.
         of: number of seeds.
         by: (method, setting) of each kind of private run that beats it.
@@ -50,12 +51,12 @@ class Judgement:
 
     @property
     def serves(self) -> bool:
-        """True where costs and gaps against the baseline say something."""
+        """True if costs and gaps against the baseline are meaningful."""
         return not self.fault
 
 
 def baseline_names(results: pd.DataFrame) -> pd.Series:
-    """Return the baseline of each row: the column "baseline", or "" for all where there is none."""
+    """Return the baseline of each row: the column "baseline", or "" for all if there is none."""
     if "baseline" in results:
         return results["baseline"]
     return pd.Series("", results.index, name="baseline")
@@ -96,7 +97,7 @@ def _judge(name: str, baseline: pd.DataFrame, private: pd.DataFrame, gap_toleran
 
 
 def informative(rows: pd.DataFrame) -> pd.Series:
-    """Return whether the run of each row is better than one constant prediction; True where not known."""
+    """Return whether the run of each row is better than one constant prediction; True if not known."""
     return rows["informative"].astype(bool) if "informative" in rows else pd.Series(True, rows.index)
 
 

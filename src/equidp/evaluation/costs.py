@@ -1,9 +1,9 @@
 """Costs of privacy to each group, over methods and seeds: costs, gaps, their intervals, and tests.
 
 Tables are in long form. `results` has one row per run and group (and one for group "all"), with the columns
-method, setting, seed, group, count, loss, epsilon and metrics, such as accuracy; a run is one (method,
-setting, seed). Where the baseline has several settings, the column "baseline" has the setting of those of
-its runs that a run is measured against.
+method, setting, seed, group, count, loss, epsilon and metrics, such as accuracy. A run is one (method,
+setting, seed). If the baseline has several settings, the column "baseline" has the setting of the baseline
+runs that a run is measured against.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ def privacy_costs(
     """Return `results` with what each run lost against its baseline: the baseline method's run of the same
     seed.
 
-    privacy_cost = metric(baseline) - metric(run), the other way round where lower is better; of accuracy, the
-    cost of Xu et al. excessive_risk = loss(run) - loss(baseline) (Tran et al.). With results of the best
-    model without privacy, model_cost = metric(best) - metric(baseline), and total_cost = model_cost +
-    privacy_cost. All are NaN where the column `few_people` says that a run was tested on too few of a group:
-    no gap, mean or verdict rests on them.
+    privacy_cost = metric(baseline) - metric(run), with the opposite sign if lower is better; for accuracy, it
+    is the cost of Xu et al. excessive_risk = loss(run) - loss(baseline) (Tran et al.). With results of the
+    best non-private model, model_cost = metric(best) - metric(baseline), and total_cost = model_cost +
+    privacy_cost. All are NaN if the column `few_people` says that a run was tested on too few people of a
+    group. No gap, mean or verdict uses such groups.
 
     Args:
         results: of the baseline and of private runs.
@@ -98,7 +98,7 @@ def group_gaps(costs: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         Columns method, setting, seed, pair ("a | b", or "largest") and cost_gap = |pi_a - pi_b|, of privacy
-        costs pi; NaN where a group has none.
+        costs pi; NaN if a group has none.
     """
     rows = []
     for run, part in costs[costs["group"] != ALL].groupby(RUN, sort=False):
@@ -116,7 +116,7 @@ def check_gap_tolerance(gap_tolerance: float) -> None:
 
 
 EPSILON_OF_GROUP = "epsilon_of_group"
-"""Column of results with the epsilon of each group, where rates or bounds differ by group."""
+"""Column of results with the epsilon of each group, if rates or bounds differ by group."""
 
 
 def ranges(metric: Metric, columns: Collection[str]) -> dict[str, tuple[float, float]]:
@@ -160,10 +160,10 @@ def equal_cost(
     """Return whether equal cost of privacy (Xu et al.: every gap <= tau) holds, judged over seeds.
 
     The statistic is the largest gap in privacy cost of each run. It is "within tolerance" or "exceeds
-    tolerance" where the whole interval lies on one side of the tolerance, and "inconclusive" elsewhere; a
-    single seed gives no verdict. A gap within tolerance is "uninformative" where most runs of the method are
-    no better than one constant prediction (the column "informative"): such costs are equal whatever privacy
-    does. Otherwise there is "no verdict" where the baseline does not serve
+    tolerance" if the whole interval is on one side of the tolerance, and otherwise "inconclusive". A single
+    seed gives no verdict. A gap within tolerance is "uninformative" if most runs of the method are no better
+    than one constant prediction (the column "informative"), because such costs are equal regardless of
+    privacy. Otherwise there is "no verdict" if the baseline is not meaningful
     (`equidp.evaluation.baselines.judge_baselines`).
 
     Returns:

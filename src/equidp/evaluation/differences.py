@@ -1,6 +1,6 @@
 """Differences of methods from a named one, paired over seeds, with intervals and corrected tests.
 
-Tables are those of `equidp.evaluation.costs`.
+Tables are as in `equidp.evaluation.costs`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ with require_extra("tables"):
 
 OVERALL, WORST_GROUP, GAP = "overall", "worst group", "gap"
 QUANTITIES = (OVERALL, WORST_GROUP, GAP)
-"""Quantities of a run that are compared: the metric over all examples and in the group where it is worst, and
-the largest gap in privacy cost."""
+"""Quantities of a run that are compared: the metric over all examples and in its worst group, and the largest
+gap in privacy cost."""
 
 
 def paired_differences(
@@ -38,15 +38,15 @@ def paired_differences(
 ) -> pd.DataFrame:
     """Return the differences of each private method from a named one, of runs of one seed.
 
-    Two kinds of run are paired where they have the same target epsilon and the same values of the columns
-    `swept` that both have. A difference is the method's value less the named method's: a better metric has
-    the sign of `Metric.sign`, a smaller gap is below 0. The baseline is left out: differences from it are
-    privacy costs.
+    Two kinds of run are paired if they have the same target epsilon and the same values of the columns
+    `swept` that both have. A difference is the method's value minus the named method's value. A better metric
+    has the sign of `Metric.sign`, and a smaller gap is below 0. The baseline is left out, because differences
+    from it are privacy costs.
 
     Returns:
         Columns method, setting, against, against_setting, quantity (of `QUANTITIES`), mean, low, high
         (Student's interval), p (two-sided t-test of pairs), corrected_p (Holm's, for all rows of the table)
-        and seeds. p is NaN of a single seed, and of equal differences other than 0.
+        and seeds. p is NaN for a single seed, and for equal differences other than 0.
 
     Example:
         >>> rows = [("dpsgd", 0, 0.80), ("dpsgd", 1, 0.81), ("mine", 0, 0.83), ("mine", 1, 0.85)]
@@ -98,7 +98,7 @@ def run_quantities(costs: pd.DataFrame, metric: Metric) -> pd.DataFrame:
 
 
 def _comparable(one: pd.Series, other: pd.Series) -> bool:
-    """True where values that both kinds have are equal: a target epsilon, swept settings."""
+    """True if values that both kinds have are equal: a target epsilon, swept settings."""
     return all(a == b or pd.isna(a) or pd.isna(b) for a, b in zip(one, other, strict=True))
 
 

@@ -1,6 +1,6 @@
 """Effects of columns: what each interval, or text, of a column adds to the output of a linear model.
 
-They follow from the released weights alone, so they cost no privacy.
+They follow only from the released weights, so they cost no privacy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ with require_extra("tables"):
 
 Floats = npt.NDArray[np.float64]
 _TRIED = 16
-"""Rows on which a model is tried: effects have to add up to its outputs."""
+"""Number of rows on which a model is tried: effects must add up to its outputs."""
 
 
 @final
@@ -32,9 +32,10 @@ class Effect:
 
     Attributes:
         column: name of the column.
-        values: [parts, outputs]: with two classes, what a part adds to the log odds of the positive class;
-            with more, to each class's logit, beside their mean; for numbers, to the prediction, in its units.
-            Their mean over parts, without the one for missing values, is 0.
+        values: [parts, outputs]. With two classes, what a part adds to the log odds of the positive class.
+            With more classes, what it adds to each class's logit, relative to their mean. For numbers, what
+            it adds to the prediction, in its units. The mean over parts, without the part for missing values,
+            is 0.
         edges: between the intervals, rising; None for texts.
         texts: of the parts of a column of texts, or "cell 48805" for a hashed one; () for numbers.
         missing: True if the last part is for missing numbers.
@@ -51,7 +52,7 @@ class Effect:
 
     @property
     def known(self) -> Floats:
-        """Values without that of missing numbers, [parts, outputs]."""
+        """Values without the value of missing numbers, [parts, outputs]."""
         return self.values[:-1] if self.missing else self.values
 
     @property

@@ -44,7 +44,7 @@ class BlindSpots:
         constant_class: the most frequent class.
         constant_value: accuracy of always predicting that class.
         never_predicted: classes that the model predicts for no example.
-        uninformative: True where the model is no better than one constant prediction by the metric.
+        uninformative: whether the model is no better than one constant prediction by the metric.
         ranking_auc: AUC of an uninformative model of two classes whose ranking is better than chance.
     """
 
@@ -56,7 +56,7 @@ class BlindSpots:
 
     @classmethod
     def of(cls, predictions: Predictions, metric: Metric, level: float) -> BlindSpots:
-        """Return those of predictions of one or more examples; `level` is of the intervals."""
+        """Return the metrics of predictions on one or more examples; `level` is for the intervals."""
         uninformative, area, auc = not tells_something(metric, predictions, level), None, METRICS["auc"]
         if uninformative and metric != auc and predictions.task == "binary":
             area = auc.function(predictions) if tells_something(auc, predictions, level) else None
@@ -76,12 +76,12 @@ class Evaluation:
     Attributes:
         level: of the intervals.
         metric: the metric of costs and blind spots.
-        groupings: names of the groupings, such as columns that are each shown alone; "": not known.
+        groupings: names of the groupings, such as columns that are shown one by one; "": not known.
         groups: accuracy and loss by group (`accuracy_table`).
         values: each metric by group (`measure_values`).
-        recalls: recall by group and class; empty where accuracy says it already (`recalls`).
+        recalls: recall by group and class; empty if accuracy is the same (`recalls`).
         costs: privacy cost of each group (`paired_costs`); None without a baseline.
-        calibration: mean predicted risk beside the observed, by group (`calibration_table`).
+        calibration: mean predicted probability and observed share, by group (`calibration_table`).
         all_gaps: parity and odds differences by grouping (`fairness_gaps`).
         blind_spots: facts that the metric hides; None without examples.
         positive: the name of the positive class; "" unless there are two classes.
@@ -112,12 +112,12 @@ class Evaluation:
 
     @property
     def useful(self) -> bool:
-        """True where the model is better than one constant prediction by the metric (`tells_something`)."""
+        """True if the model is better than one constant prediction by the metric (`tells_something`)."""
         return self.blind_spots is None or not self.blind_spots.uninformative
 
     @property
     def has_rare_class(self) -> bool:
-        """True where one of two classes has less than a tenth of the examples.
+        """True if one of two classes has less than a tenth of the examples.
 
         Accuracy says little then: see AUC and recall in `values`, and `calibration`.
         """
@@ -128,13 +128,13 @@ class Evaluation:
     def gaps(self) -> dict[str, float]:
         """Demographic parity and equalised odds differences between groups, without groups of few people.
 
-        Empty unless there are two classes and two groups, and where each group has examples of one class
-        only; and of several groupings, each of which has its own (`by_grouping`).
+        Empty unless there are two classes and two groups, or if each group has examples of only one class.
+        Also empty for several groupings, each of which has its own (`by_grouping`).
         """
         return self.all_gaps.get(self.groupings[0], {}) if len(self.groupings) == 1 else {}
 
     def by_grouping(self) -> tuple[Evaluation, ...]:
-        """Return the evaluation of each grouping alone, whose tables hold its groups and "all"."""
+        """Return the evaluation of each grouping by itself, whose tables have its groups and "all"."""
         return tuple(map(self._within, self.groupings)) if len(self.groupings) > 1 else (self,)
 
     def _within(self, name: str) -> Evaluation:
@@ -148,8 +148,8 @@ class Evaluation:
     def withholding(self) -> Evaluation:
         """Return the evaluation without the examples of groups and classes of few people, to be given away.
 
-        They count in no metric, not in those of all either, so that no difference between metrics shows them
-        (`SmallCells`). A test example is a person, unless the test set says whose it is.
+        They count in no metric, not even over all examples, so that no difference between metrics shows them
+        (`SmallCells`). A test example is a person, unless the test set has people.
         """
         return self if self.rest is None else self.rest
 

@@ -101,7 +101,7 @@ def parts_of(
 ) -> list[Part]:
     """Return the parts of a test set that are shown, without its small cells; all of it is the last.
 
-    `outputs` are those of a model, and of a baseline if there is one.
+    `outputs` are the outputs of a model, and of a baseline if there is one.
     """
     shown = small.shown_in(test)
     chosen = [
@@ -145,8 +145,9 @@ def paired_costs(parts: Sequence[Part], level: float, metric: Metric) -> pd.Data
     """Return the loss of a model against a baseline that was trained without privacy.
 
     Returns:
-        grouping, group, count, privacy_cost (in the metric; of accuracy: Xu et al.) and excessive_risk (loss
-        gained, Tran et al.), each with _low and _high, of the differences example by example (`metric_cost`).
+        grouping, group, count, privacy_cost (in the metric; for accuracy as in Xu et al.) and excessive_risk
+        (increase in loss, Tran et al.), each with _low and _high, from the differences example by example
+        (`metric_cost`).
     """
     return pd.DataFrame(
         [
@@ -185,8 +186,8 @@ def recalls(parts: Sequence[Part], level: float) -> pd.DataFrame:
 def fairness_gaps(parts: Sequence[Part], small: SmallCells) -> dict[str, dict[str, float]]:
     """Return demographic parity and equalised odds differences between the groups of each grouping.
 
-    They are of predictions of class 1, without groups of few people. A grouping is left out unless there are
-    two classes and two groups, and where each group has examples of one class only.
+    They are for predictions of class 1, without groups of few people. A grouping is left out unless there are
+    two classes and two groups, or if each group has examples of only one class.
     """
     gaps = {}
     for grouping in dict.fromkeys(part.grouping for part in parts[:-1]):
@@ -207,12 +208,12 @@ def _rates(predictions: Predictions) -> list[float]:
 
 
 def calibration_table(parts: Sequence[Part], level: float) -> pd.DataFrame:
-    """Return mean predicted risks beside the observed; no rows unless there are two classes.
+    """Return mean predicted probabilities and observed shares; no rows unless there are two classes.
 
     Returns:
         grouping, group, count, mean_predicted, observed (share of positives) with observed_low and
-        observed_high (Wilson's), and off (whether they differ by more than a fifth, and by more than chance),
-        for groups with examples and "all".
+        observed_high (Wilson's), and off, for groups with examples and "all". off says whether mean_predicted
+        and observed differ by more than a fifth, and by more than chance.
     """
     rows = []
     for part in parts:

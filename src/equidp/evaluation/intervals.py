@@ -64,8 +64,8 @@ def wilson(successes: int, count: int, level: float) -> Interval:
 def paired_interval(differences: Floats, level: float) -> Interval:
     """Return a mean of differences of -1, 0 and 1 between two models, and Agresti and Min's interval (2005).
 
-    It adds half an example to each of the four ways in which two models can be correct or wrong, so that a
-    few examples on which they agree do not look certain.
+    It adds half an example to each of the four cases of two models being correct or wrong. Then a few
+    examples on which they agree do not look certain.
     """
     count = len(differences)
     if not count:

@@ -19,10 +19,10 @@ _MOST_ROWS = 10_000
 
 
 def find_carriers(model: nn.Module, encoder: TableEncoder, test: GroupedDataset) -> list[tuple[str, float]]:
-    """Return each column with the AUC of the model by it alone, the largest first.
+    """Return each column with the AUC of the model from only this column, the largest first.
 
-    All other inputs are then those of the mean test example, so that of two columns that tell the same, each
-    is found. The model is of two classes, and the test set has both.
+    All other inputs come from the mean test example, so that both of two equivalent columns are found. The
+    model must have two classes, and the test set must have both.
     """
     rows = np.random.default_rng(0).permutation(len(test))[:_MOST_ROWS]
     inputs, targets = test.one_tensor[rows].cpu(), test.targets[rows].cpu()

@@ -115,7 +115,7 @@ _LABELS = {
 
 
 class MetricValue(NamedTuple):
-    """A metric's value with its interval; NaN where it is not defined, and then why."""
+    """A metric's value with its interval; NaN with the reason if it is not defined."""
 
     value: float
     low: float
@@ -197,8 +197,9 @@ def tells_something(metric: Metric, predictions: Predictions, level: float) -> b
 def metric_cost(metric: Metric, ours: Predictions, theirs: Predictions, level: float) -> Interval:
     """Return the difference by which `theirs` are better than `ours` on the same examples, with its interval.
 
-    The interval is that of the differences example by example: Agresti and Min's of accuracy, Student's of
-    other metrics of single examples, and of all others percentiles over resamples of the examples.
+    The interval is for the differences example by example. It is Agresti and Min's for accuracy, and
+    Student's for other metrics of single examples. For all others it has percentiles over resamples of the
+    examples.
     """
     check_level(level)
 
@@ -231,7 +232,7 @@ _BEST_IF_INFORMED = ("accuracy", "balanced_accuracy", "auc", "log_loss", "brier"
 
 
 def metric_for(metric: str | Metric | None, class_names: Sequence[str]) -> Metric:
-    """Return a metric for so many classes by its name, or the given one; None: accuracy.
+    """Return a metric for this many classes by its name, or the given one; None: accuracy.
 
     Raises:
         SettingError: no such metric, or one that the task has not; it says which are.
@@ -310,7 +311,7 @@ def _share(name: str, counted: Callable[[Predictions], Floats | Codes], **option
 def _loss(name: str, losses: Callable[[Predictions], Floats], largest: float) -> Metric:
     """Metric that is a mean of losses, with Student's interval.
 
-    Its degrees of freedom are of the rarer of two classes, on which a mean of losses hangs.
+    Its degrees of freedom come from the rarer of two classes, on which a mean of losses depends.
     """
 
     def ends(found: Predictions, level: float) -> Ends:

@@ -25,7 +25,7 @@ Codes = npt.NDArray[np.int64]
 def positive_by_name(class_names: Sequence[str]) -> str:
     """Return which of two classes is called positive unless someone says: by their names, never by data.
 
-    That of `named_positive`; else the second name.
+    The name from `named_positive`; else the second name.
 
     >>> [positive_by_name(names) for names in (("no", "yes"), ("<=50K", ">50K"), ("0", "1"), ("ill", "well"))]
     ['yes', '>50K', '1', 'well']
@@ -213,19 +213,19 @@ _CHUNK = 4096  # examples predicted at a time
 
 
 def has_diverged(model: nn.Module) -> bool:
-    """Return True where a weight of the model is NaN or infinite."""
+    """Return True if a weight of the model is NaN or infinite."""
     return not all(torch.isfinite(parameter).all() for parameter in model.parameters())
 
 
 def predict(model: nn.Module, inputs: Inputs, *, together: bool = True) -> Tensor:
     """Return the model's outputs in evaluation mode, [n, ...], on the CPU; in chunks, to bound memory.
 
-    Of a model that returns a mapping, as those of `transformers` do, the `logits`.
+    For a model that returns a mapping, as in `transformers`, return the `logits`.
 
     Args:
         model: that predicts.
         inputs: n examples.
-        together: whether the model is given many examples at a time; False: each alone, for a release of
+        together: whether the model receives many examples at a time. False: one at a time, for a release of
             predictions by a model that no trial has shown to keep examples apart.
     """
     device = device_of(model)

@@ -31,8 +31,9 @@ def reference(
 ) -> dict[str, MetricValue]:
     """Return a metric of logistic regression and of boosted trees without privacy, by name.
 
-    Both are scikit-learn's, trained on the rows and inputs of the split, each row weighing as in training,
-    and tested as a private model is, without examples of few people. Epsilon does not cover their results.
+    Both come from scikit-learn. They are trained on the rows and inputs of the split, with the training
+    weights, and tested like a private model, without examples of few people. Epsilon does not cover their
+    results.
 
     Args:
         split: of a table.
@@ -40,7 +41,7 @@ def reference(
         decision: of two classes.
 
     Raises:
-        SettingError: the inputs are not those of a table.
+        SettingError: the inputs do not come from a table.
 
     >>> from equidp.data import open_source
     >>> values = reference(open_source("adult").split(0))  # doctest: +SKIP
@@ -93,8 +94,8 @@ def single_rows(train: GroupedDataset) -> tuple[Floats, Codes, Floats | None]:
 def fit_trees(rows: Floats, targets: Codes, weights: Any, *, seed: int) -> HistGradientBoostingClassifier:
     """Return gradient-boosted trees, scikit-learn's `HistGradientBoostingClassifier`.
 
-    A tenth of the rows is held out, and trees are added until its loss no longer falls; with fewer than 20
-    rows of a class there are 100 trees. Arguments are as of `single_rows`; `seed` draws the rows held out.
+    A tenth of the rows is held out, and trees are added until its loss no longer falls. With fewer than 20
+    rows of a class there are 100 trees. Arguments are as in `single_rows`; `seed` draws the rows held out.
     """
     stops = int(np.bincount(targets)[np.unique(targets)].min()) >= FEWEST_TO_STOP_BY
     trees = HistGradientBoostingClassifier(

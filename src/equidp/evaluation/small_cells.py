@@ -24,16 +24,17 @@ Bools = npt.NDArray[np.bool_]
 class SmallCells:
     """Groups and classes of a test set whose examples count in no metric that is given to others.
 
-    Guarantee: of the examples that are left, all together, each group of each grouping, each class and each
-    class of a group are of at least `FEWEST` people, or of nobody; of two classes, each group has as many of
-    both. No sum or difference of these numbers is about fewer. What is left out is in no metric, neither of a
-    group nor of all, so no difference between metrics is about it.
+    Guarantee: consider the examples that are left. All of them together, each group of each grouping, each
+    class and each class of a group come from at least `FEWEST` people, or from nobody. With two classes, each
+    group has at least as many of both. No sum or difference of these numbers is about fewer people. Examples
+    that are left out count in no metric, neither of a group nor of all, so no difference between metrics is
+    about them.
 
     | case | what is left out |
     | --- | --- |
     | a group of few people, or two classes and few of one of them, also none | the group |
     | more classes, and few of one of them, but not none | the group |
-    | each group of a grouping is of one class, as where groups are classes | groups of few people alone |
+    | each group of a grouping has one class, for example if groups are classes | only groups of few people |
     | several groupings, whose numbers give a combination of few people | the combination |
     | more classes, and few of one of them in all that is left | the class |
     | few people are left, or two classes and few of one of them | everything |
@@ -57,7 +58,7 @@ class SmallCells:
 
     @classmethod
     def of(cls, test: GroupedDataset) -> SmallCells:
-        """Return those of a test set of single rows; people are counted once, whatever their rows."""
+        """Return the small cells of a test set of single rows; people count once, with any number of rows."""
         targets, people = test.targets.numpy(), people_of(test)
         shown = [_Shown(each.codes(test.groups).numpy(), len(each.groups)) for each in test.shown_groupings]
         tellings = [each.tells_classes(targets) for each in shown]
@@ -130,10 +131,11 @@ class _Shown:
 def _given_away(
     shown: Sequence[_Shown], labels: Codes, targets: Codes, people: Codes, left: Bools
 ) -> set[int]:
-    """Return combinations of few people whose number follows from those of the groups; none of one grouping.
+    """Return combinations of few people whose number follows from the groups' numbers; none for one grouping.
 
-    By class, it looks for sums and differences of the groups' numbers that are about combinations of few
-    people alone, about some of them once and about others not at all, and about fewer than `FEWEST` together.
+    By class, it looks for sums and differences of the groups' numbers that are only about combinations of few
+    people. They must count some of these once and others not at all, and count fewer than `FEWEST` people
+    together.
     """
     told = set[int]()
     for code in np.unique(targets[left]) if len(shown) > 1 else ():

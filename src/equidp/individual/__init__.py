@@ -1,7 +1,7 @@
 """Individual privacy: what protection each example and each group had in a run.
 
-Shares of the sensitivity by example, and epsilons that follow from them, belong here; epsilon of a whole run
-is in kernel/, and epsilon of a person with several examples in accounting/.
+Shares of the sensitivity by example, and epsilons that follow from them, belong here. Epsilon of a whole run
+is in kernel/. Epsilon of a person with several examples is in accounting/.
 """
 
 from equidp.individual.settings import Individual

@@ -55,13 +55,14 @@ def cells_of(shares: Floats, grid: Floats) -> Integers:
 class Accounts:
     """Counts, for each example and each group, the steps in which it used each share of the sensitivity.
 
-    The `Trainer` makes it, tells it of each step, and asks it for limits. Examples of one group and nearly
-    one norm (9 significant bits, rounded up) are counted together until norms are taken again, so that a step
-    costs the same with ten examples as with ten million; with `interval=1`, each counts alone, exactly.
+    The `Trainer` makes it, reports each step to it, and gets limits from it. Examples of one group and nearly
+    equal norm (9 significant bits, rounded up) are counted together until norms are computed again. A step
+    then costs the same with ten examples as with ten million. With `interval=1`, each example counts by
+    itself, exactly.
 
-    A step that it was not told of counts as if every example had used all of the sensitivity: one that was
-    lost since the checkpoint, taken before this began, or charged and failed. Of several processes, the first
-    takes norms, which all know, and counts.
+    A step that was not reported counts as if every example had used all of the sensitivity. Such a step was
+    lost since the checkpoint, taken before this began, or charged and failed. With several processes, the
+    first computes norms, which all know, and counts.
 
     Args:
         settings: how to account.
@@ -127,7 +128,7 @@ class Accounts:
             step.limits = self._limits
 
     def before_step(self, done: int) -> None:
-        """Take norms where it is time, and count steps that were missed, given the number that are spent."""
+        """Compute norms if they are due, and count missed steps, given the number of spent steps."""
         self.count_in_full(done - self.steps)
         if self._taken_at < 0 or (self.steps % self._every == 0 and self.steps != self._taken_at):
             self._take_norms()

@@ -49,11 +49,11 @@ def individual_epsilons(
     Raises:
         SettingError: delta outside (0, 1), or an unknown accountant.
 
-    Formal guarantee: if no share is understated, the composition of example i's steps, each a
-    Poisson-subsampled Gaussian mechanism at its label's rate, of noise multiplier
-    ((z / sigma)^2 + (r / sigma_s)^2)^(-1/2), and of the others is (result[i], delta)-DP for adding or
-    removing i. The shares z follow from the trajectory of the run, so this is output-specific privacy (Yu et
-    al. 2023), no guarantee given in advance.
+    Formal guarantee: if no share is understated, the composition of example i's steps and of the other
+    entries is (result[i], delta)-DP for adding or removing i. Each step is a Poisson-subsampled Gaussian
+    mechanism at its label's rate, of noise multiplier ((z / sigma)^2 + (r / sigma_s)^2)^(-1/2). The shares z
+    follow from the trajectory of the run, so this is output-specific privacy (Yu et al. 2023), not a
+    guarantee given in advance.
     """
     if accountant not in INDIVIDUAL_ACCOUNTANTS:
         raise unknown_name("accountant", accountant, INDIVIDUAL_ACCOUNTANTS)
@@ -78,7 +78,7 @@ def individual_profiles(
 ) -> Floats:
     """Return delta of each example at each epsilon, >= 0, over the steps in its history, [n, epsilons].
 
-    Formal guarantee: as that of `individual_epsilons`, for every epsilon.
+    Formal guarantee: as in `individual_epsilons`, for every epsilon.
     """
 
     def evaluate(some: Counts, mechanisms: Mechanisms) -> Floats:
@@ -144,7 +144,7 @@ def _tight(counts: Counts, mechanisms: Mechanisms, delta: float) -> Floats:
 def _renyi(counts: Counts, mechanisms: Mechanisms, delta: float) -> Floats:
     """Epsilons by dp_accounting's conversion (Canonne et al. 2020, Proposition 12) of summed divergences.
 
-    An infinite divergence counts only where it occurred.
+    An infinite divergence counts only if it occurred.
     """
     orders, table = _divergence_table(mechanisms)
     finite, spent = np.isfinite(table), counts.astype(np.float64)

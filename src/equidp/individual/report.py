@@ -187,8 +187,8 @@ def make_report(
 ) -> IndividualReport:
     """Return the report of a run, whose accounts are complete.
 
-    `planned` is what its ledger holds and what is left of the plan: steps that were not taken count in full
-    for groups, since results may have decided when to stop.
+    `planned` is what its ledger has and what is left of the plan. Steps that were not taken count in full for
+    groups, because results may have decided when to stop.
     """
     event, data, shares = accounts.step.event, accounts.data, accounts.grid
     groups, own = data.groups.cpu().numpy(), np.arange(data.num_groups)

@@ -1,19 +1,20 @@
 """Epsilons of many histories at once from their privacy loss distributions, by characteristic functions.
 
-A history's privacy loss is a sum of independent losses, one a step. Its characteristic function is therefore
-a product of powers of the few functions that the grid's shares have: one matrix product for all examples,
-then one inverse Fourier transform for each. (Characteristic functions for composition: Zhu et al. 2022; here
-for histories that differ.)
+A history's privacy loss is a sum of independent losses, one per step. Its characteristic function is
+therefore a product of powers of the few functions of the grid's shares. This needs one matrix product for all
+examples, and then one inverse Fourier transform for each. (Characteristic functions for composition: Zhu et
+al. 2022; here for histories that differ.)
 
 Formal guarantee: every result is an upper bound on epsilon. Each error below can only raise it, or is
 subtracted from delta before solving:
 
 - Window: a history's loss leaves a window around its mean with probability at most 1e-4 delta (Chernoff).
   Mass that leaves it below counts as if it were above.
-- Smoothing: each history is composed with one more Gaussian mechanism, of so large a noise multiplier that it
-  adds about 0.1% to epsilon. Its characteristic function decays so fast that the frequencies left out weigh
-  less than 1e-13. A history of many steps decays faster by itself: the frequencies from the one on at which
-  it is below 1e-16 are left out too, and weigh less than 1e-14 (the k-th weighs at most 2/k of its size).
+- Smoothing: each history is composed with one more Gaussian mechanism, with a noise multiplier so large that
+  it adds about 0.1% to epsilon. Its characteristic function decays so fast that the frequencies left out
+  weigh less than 1e-13. A history of many steps decays faster by itself. Frequencies from the first one at
+  which it is below 1e-16 are left out too, and weigh less than 1e-14 (the k-th weighs at most 2/k of its
+  size).
 - Rounding: at most 2^-46 a step.
 
 Between two points of the transform's grid, delta is at most the chord in e^epsilon, since it is convex in it.
@@ -65,8 +66,8 @@ def tight_epsilons(
         delta: in (0, 1).
 
     Returns:
-        The larger of both directions, one example added or removed. Infinite where delta is within the error
-        bound above, or where a mechanism has almost no noise (mean above 100).
+        The larger of both directions, one example added or removed. Infinite if delta is within the error
+        bound above, or if a mechanism has almost no noise (mean above 100).
     """
     distinct, inverse = _distinct_rows(counts)
     epsilons = np.zeros(len(distinct))
@@ -101,7 +102,7 @@ def tight_profiles(
         epsilons: >= 0, [epsilons].
 
     Returns:
-        The larger of both directions; 1 where a mechanism has almost no noise (mean above 100).
+        The larger of both directions; 1 if a mechanism has almost no noise (mean above 100).
     """
     deltas = np.zeros((len(counts), len(epsilons)))
     for removing in (True, False):
@@ -131,7 +132,7 @@ class _Window(NamedTuple):
     half: float
 
     def epsilons(self, delta: float) -> Floats:
-        """Return epsilon of each history, [n]; infinite where delta is within the slack."""
+        """Return epsilon of each history, [n]; infinite if delta is within the slack."""
         target = delta - self.slack
         found = np.maximum(self.centres + _find_crossings(self.deltas, target, self.half), 0.0)
         return np.where(target > 0, found, np.inf)
@@ -261,7 +262,7 @@ def _law(
 
 @lru_cache(maxsize=1024)
 def _cumulants(mean: float, sample_rate: float, removing: bool) -> Floats:
-    """Return log E e^(+-tilt (loss - average)), [2, tilts]; infinite where it cannot be computed."""
+    """Return log E e^(+-tilt (loss - average)), [2, tilts]; infinite if it cannot be computed."""
     losses, logs, average = _law(mean, sample_rate, removing, 40.0, 4001)
     known = _TILTS * mean <= _FARTHEST_TILT
     cumulants = np.full((2, len(_TILTS)), np.inf)

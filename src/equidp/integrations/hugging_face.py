@@ -1,8 +1,7 @@
 """PrivateTrainer: the Trainer of `transformers` with private steps of equidp in place of its own.
 
-Of the base class it keeps arguments, callbacks, evaluation, checkpoints and uploads. It replaces what the
-guarantee rests on: how samples are drawn, the step, what is logged of the training data, and what a
-resumed run has spent.
+Arguments, callbacks, evaluation, checkpoints and uploads work as in the base class. It replaces what the
+guarantee depends on: sampling, the step, logs about the training data, and the spending of a resumed run.
 """
 
 from __future__ import annotations
@@ -55,14 +54,14 @@ class Privacy:
     """Settings of a `PrivateTrainer` that `TrainingArguments` have no place for, as of `equidp.Trainer`.
 
     Attributes:
-        plan: method, epsilon or noise, delta and accountant; batch size, epochs or steps are those of
+        plan: method, epsilon or noise, delta and accountant. Batch size, epochs or steps come from
             `TrainingArguments`.
-        loss: (logits, labels) -> losses [batch]; None: that of the model's task (`task_loss`).
+        loss: (logits, labels) -> losses [batch]; None: the loss of the model's task (`task_loss`).
         engine: name of an engine.
         seed: None: samples and noise come from the operating system; a number, for research: from it.
         group_names, group_column: the groups, and the column of a row that says its group, from 0; None: no
             groups.
-        ledger: where steps are recorded; None: the file `_ledger` in `output_dir`.
+        ledger: ledger of the steps; None: the file `_ledger` in `output_dir`.
         examples: a few public rows to try the model on, in the form of `train_dataset`'s.
     """
 
@@ -80,16 +79,16 @@ class PrivateTrainer(transformers.Trainer):
     """The `Trainer` of transformers, with differential privacy.
 
     A step draws a Poisson sample of `per_device_train_batch_size * gradient_accumulation_steps` expected
-    rows, of which `per_device_train_batch_size` are in the engine at a time. Rows of a sample are collated
-    together, by a collator that pads them and does nothing else.
-    Optimizer, schedule, evaluation, callbacks, checkpoints, `push_to_hub` and peft are those of transformers.
-    Epsilon is logged in place of the training loss and the gradient's norm, which are private.
+    rows. The engine processes `per_device_train_batch_size` of them at a time. Rows of a sample are collated
+    together, by a collator that only pads them. Optimizer, schedule, evaluation, callbacks, checkpoints,
+    `push_to_hub` and peft work as in transformers. Epsilon is logged instead of the training loss and the
+    gradient norm, which are private.
 
     Args:
-        privacy: what a private run needs beside `args`.
+        privacy: what a private run needs in addition to `args`.
         model, args, data_collator, train_dataset, eval_dataset, processing_class, model_init,
-            compute_metrics, callbacks, optimizers, preprocess_logits_for_metrics: as of
-            `transformers.Trainer`. The collator gives each row what it gives it alone, but for padding.
+            compute_metrics, callbacks, optimizers, preprocess_logits_for_metrics: as in
+            `transformers.Trainer`. Except for padding, the collator must treat each row as it does by itself.
 
     Attributes:
         private_trainer: the `equidp.Trainer` of the run, once `train` was called.
@@ -255,7 +254,7 @@ class PrivateTrainer(transformers.Trainer):
                 self._log_save_evaluate(private, ignore_keys_for_eval)
 
     def _log_save_evaluate(self, private: Trainer, ignore_keys_for_eval: list[str] | None) -> None:
-        """Log released values alone; evaluate and save where it is due."""
+        """Log only released values; evaluate and save when due."""
         if self.control.should_log and self.state.global_step > self._globalstep_last_logged:
             self._globalstep_last_logged = self.state.global_step
             self.log({**private.epsilons(), "learning_rate": self._get_learning_rate()})

@@ -1,9 +1,9 @@
 """PrivateStrategy: the strategy of Lightning by which its Trainer takes private steps of equidp.
 
 Lightning keeps its loop: module, optimizer, schedules, validation, callbacks, loggers and checkpoints. The
-strategy replaces what the guarantee rests on: the training rows of a DataLoader become Poisson samples, the
-loss of `training_step` is taken of each row alone, and a step of the optimizer is a private one. What is
-logged of training is epsilon.
+strategy replaces what the guarantee depends on. The training rows of a DataLoader become Poisson samples, the
+loss of `training_step` is computed for each row by itself, and a step of the optimizer is a private step.
+Epsilon is logged for training.
 """
 
 from __future__ import annotations
@@ -48,27 +48,26 @@ STATE = "equidp"
 class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignore[misc]  # not followed
     """Private steps for `Trainer(strategy=...)` of Lightning, on one device.
 
-    A step draws a Poisson sample of as many expected rows as the `batch_size` of the training DataLoader,
-    whose order and batches are not used. An epoch has n / b steps, rounded; `max_epochs` or `max_steps` is
-    the plan, which is known before the first step. Each row goes through `collate_fn` and `training_step`
-    alone, as a batch of one; its loss is differentiated by the functional engine. With `loss`, the module's
-    `forward` and that loss are taken instead, by an engine that takes batches, which is faster for most
-    models.
+    A step draws a Poisson sample whose expected size is the `batch_size` of the training DataLoader; its
+    order and batches are not used. An epoch has n / b steps, rounded. `max_epochs` or `max_steps` is the
+    plan, which is known before the first step. Each row goes through `collate_fn` and `training_step` by
+    itself, as a batch of one, and the functional engine differentiates its loss. With `loss`, the module's
+    `forward` and that loss are used instead, by an engine for batches, which is faster for most models.
 
-    Logged are `epsilon`, of the whole plan, which holds also where Lightning's `EarlyStopping` ends the run,
-    and `epsilon_of_steps_taken`, so far, which holds only if no result decides when to stop. Hooks and
-    callbacks get the number of a sample, from 1, in place of its rows.
+    Two values are logged. `epsilon` is for the whole plan, and also holds if Lightning's `EarlyStopping` ends
+    the run. `epsilon_of_steps_taken` is for the steps so far, and holds only if no result decides when to
+    stop. Hooks and callbacks receive the number of a sample, from 1, instead of its rows.
 
     Args:
-        plan: method, epsilon or noise, delta and more; batch size and steps are those of the DataLoader and
-            the Trainer. None: `options` make it.
+        plan: method, epsilon or noise, delta and more. Batch size and steps come from the DataLoader and the
+            Trainer. None: made from `options`.
         loss: (outputs of `forward`, targets) -> losses [batch], of rows (inputs, target); None: the loss that
             `training_step` gives.
-        engine: name of an engine, where `loss` is given.
+        engine: name of an engine, if `loss` is given.
         group_names, group: the groups, and a function from an item of the dataset to the number of its group.
         seed, augment, examples: see `equidp.Trainer`.
-        ledger: where steps are recorded; None: the file `_ledger` in the Trainer's `default_root_dir`.
-        device: to train on; None: that of the Trainer's accelerator.
+        ledger: ledger of the steps; None: the file `_ledger` in the Trainer's `default_root_dir`.
+        device: device for training; None: the Trainer's accelerator.
         options: fields of `equidp.Plan`, in place of a plan.
 
     Attributes:
@@ -393,7 +392,7 @@ def check_training_step(own: OwnStep, row: tuple[Tensor, ...]) -> None:
 
 
 class _Rows(Dataset[Any]):
-    """Rows of a DataLoader's dataset, each through its `collate_fn` alone."""
+    """Rows of a DataLoader's dataset, each through its `collate_fn` by itself."""
 
     def __init__(
         self, loader: DataLoader[Any], group: Callable[[Any], int] | None, group_names: tuple[str, ...]
@@ -498,7 +497,7 @@ class Samples:
     Args:
         private: takes their steps.
         per_epoch: samples of an epoch.
-        trainer: of Lightning, which is asked to stop where no step is left.
+        trainer: Lightning's trainer, which is asked to stop if no step is left.
     """
 
     def __init__(self, private: Trainer, per_epoch: int, trainer: Any) -> None:

@@ -53,7 +53,7 @@ def values_in(setting: Any) -> tuple[Any, ...]:
 
 
 def of_group(numbers: ByGroup, group: Tensor) -> float | Tensor:
-    """Return a setting's number for a group, where `in_groups` made a tuple of it; else the setting.
+    """Return a setting's number for a group, if `in_groups` made it a tuple; else the setting.
 
     >>> of_group((1.0, 0.5), torch.tensor(1))
     tensor(0.5000, dtype=torch.float64)

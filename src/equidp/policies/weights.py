@@ -23,7 +23,7 @@ def sensitivity_of(policy: Policy, state: Any, num_groups: int) -> float:
 
 
 def released_values(policy: Policy, state: Any, num_groups: int) -> dict[str, Tensor]:
-    """Return what follows from releases, by name: the clipping bound, one or [K] where groups differ, and
+    """Return what follows from releases, by name: the clipping bound, one or [K] if groups differ, and
     `Policy.released`."""
     bounds = group_bounds(policy, state, num_groups)
     bound = bounds if policy.needs_groups or (bounds != bounds[0]).any() else bounds[0]
@@ -37,7 +37,7 @@ def step_weights(policy: Policy, state: Any, norms: Tensor, groups: Tensor, num_
 
 
 def share_clipped(policy: Policy, state: Any, weights: Tensor, groups: Tensor, num_groups: int) -> float:
-    """Return the share of examples whose weight from `step_weights` is below that of a vanishing gradient.
+    """Return the share of examples with a weight from `step_weights` below a vanishing gradient's weight.
 
     The gradient that it is compared with is of the same group.
     """

@@ -75,7 +75,7 @@ _RANDOMNESS = {
 @final
 @dataclass(frozen=True)
 class CardContent:
-    """Content of a card beside the run itself.
+    """Content of a card in addition to the run itself.
 
     Attributes:
         title: what the model predicts.
@@ -276,7 +276,7 @@ def _statements(content: CardContent) -> Iterator[Block]:
 
 
 def _privacy_by_group(content: CardContent) -> Iterator[Block]:
-    """Attack risk of each group, and released values; nothing where there are none."""
+    """Attack risk of each group, and released values; nothing if there are none."""
     risks, released = content.group_risks, content.released
     if not (risks or released or content.too_noisy):
         return
@@ -441,7 +441,7 @@ def _delta_text(guarantee: Guarantee) -> str:
 
 
 def _recomputing_code(run: Run) -> str:
-    """Python that recomputes epsilon with dp-accounting alone."""
+    """Python code that recomputes epsilon with only dp-accounting."""
     event = costliest_mechanism(run.entries, run.delta)
     return (
         "from dp_accounting import ComposedDpEvent, GaussianDpEvent, PoissonSampledDpEvent, "

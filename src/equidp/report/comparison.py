@@ -155,7 +155,7 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
 
     Args:
         comparison: from `equidp.compare`.
-        console: where to print; None: standard output.
+        console: output; None: standard output.
     """
     console, summary = console or Console(), summarise(comparison)
     setup = summary.setup
@@ -190,7 +190,7 @@ def methods_table(summary: Summary, *, intervals: bool = False) -> Table:
 
     Args:
         summary: of the comparison.
-        intervals: beside the metric and its cost too, where there is room for them.
+        intervals: whether to show intervals next to the metric and its cost too, if there is room.
     """
     setup, text = summary.setup, summary.text
     columns = (
@@ -220,7 +220,7 @@ def methods_table(summary: Summary, *, intervals: bool = False) -> Table:
 def detail_table(summary: Summary, detail: Detail) -> Table:
     """Table of means over seeds with intervals, groups down and kinds of run across.
 
-    That of the comparison's metric begins with the best model without privacy, if that is no kind of run.
+    The table of the comparison's metric begins with the best non-private model, if that is not a kind of run.
     """
     kinds = summary.kinds_of(detail.column)
     best = (

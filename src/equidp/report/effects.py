@@ -82,7 +82,7 @@ def _effect_table(effects: Sequence[Effect], classes: Sequence[str], dates: Coll
 
 
 def part_texts(effect: Effect, *, is_date: bool = False) -> list[str]:
-    """Text of each part of a column: a range of numbers, or a text; its number where these are not public."""
+    """Text of each part of a column: a range of numbers, or a text; its number if these are not public."""
     count = len(effect.known)
     if not effect.public:
         part = "text" if effect.edges is None else "interval"
@@ -148,7 +148,7 @@ def _draw_panel(panel: Axes, effect: Effect, *, is_date: bool) -> None:
 
 
 def _ticks(effect: Effect, *, is_date: bool) -> tuple[list[float], list[str]]:
-    """Places and texts below the axis: some edges, or the texts; their numbers where these are not public."""
+    """Places and texts below the axis: some edges, or the texts; their numbers if these are not public."""
     count = len(effect.known)
     if effect.edges is None:
         if count > _MOST_TEXTS or not effect.public:

@@ -26,8 +26,8 @@ _MOST_RECALLS, _MOST_NAMED = 40, 4
 def shown_metric(evaluation: Evaluation) -> Metric:
     """Return the metric that a reader should see first.
 
-    It is that of the evaluation, but AUC in place of accuracy where one of two classes is rare or a threshold
-    was given: a low threshold costs accuracy.
+    It is the evaluation's metric, with AUC instead of accuracy if one of two classes is rare or a threshold
+    was given, because a low threshold costs accuracy.
     """
     metric = evaluation.metric
     if metric.name != "accuracy" or evaluation.calibration.empty:
@@ -36,7 +36,7 @@ def shown_metric(evaluation: Evaluation) -> Metric:
 
 
 def values_of(evaluation: Evaluation, metric: Metric) -> dict[str, Interval]:
-    """Return the metric of each group and of all examples, with its interval; NaN where it is not defined."""
+    """Return the metric of each group and of all examples, with its interval; NaN if it is not defined."""
     rows = evaluation.values[evaluation.values["metric"] == metric.name]
     return dict(zip(rows["group"], _intervals(rows, "value", "low", "high"), strict=True))
 
@@ -50,7 +50,7 @@ def _cells(*columns: Sequence[Any] | pd.Series) -> list[list[Any]]:
 
 
 def interval_text(metric: Metric, value: Interval) -> str:
-    """Return a value of a metric with its unit, and its interval where there is one.
+    """Return a value of a metric with its unit, and its interval if there is one.
 
     >>> interval_text(METRICS["accuracy"], Interval(0.9, 0.88, 0.92))
     '90.0% (88.0 to 92.0)'
@@ -99,7 +99,7 @@ def verdict_clauses(evaluation: Evaluation, metric: Metric) -> list[str]:
 
 
 def _chances(evaluation: Evaluation, metric: Metric) -> dict[str, float]:
-    """The metric of a prediction that knows nothing, in each group where it is known."""
+    """The metric of a prediction that knows nothing, in each group for which it is known."""
     if metric.name == "auc":
         return dict.fromkeys(evaluation.groups["group"], 0.5)
     if metric.name != "accuracy" or evaluation.recalls.empty:
@@ -215,7 +215,7 @@ def gap_sentences(evaluation: Evaluation) -> list[str]:
 
 
 def _says_nothing(evaluation: Evaluation) -> bool:
-    """True where a model is no better than a constant prediction by a metric that should tell."""
+    """True if a model is no better than a constant prediction by a metric that should show it."""
     low_threshold = evaluation.threshold is not None and evaluation.metric.name == "accuracy"
     return not evaluation.useful and not low_threshold
 
@@ -248,7 +248,7 @@ def blind_spot_sentences(evaluation: Evaluation) -> list[str]:
 
 
 def risk_sentences(evaluation: Evaluation, facts: RunFacts) -> list[str]:
-    """Return where predicted risks are off, and what corrects them in this run; empty without any."""
+    """Return which predicted probabilities are off, and what corrects them in this run; empty if none are."""
     table = evaluation.calibration
     if table.empty or not table["off"].any():
         return []

@@ -60,11 +60,11 @@ class Guarantee:
     """Guarantee of a run, as data.
 
     Attributes:
-        epsilon: of all releases together; infinite where training had no noise.
+        epsilon: epsilon of all releases together; infinite if training had no noise.
         delta: at which epsilon holds.
         unit: whose data the guarantee protects.
         accountant: name of the accountant that computed epsilon.
-        by_group: epsilon of each group; empty where all groups have the same.
+        by_group: epsilon of each group; empty if all groups have the same.
         rows: most rows of one person that were trained on; None: an example is a row.
         examples: number of training examples, or of people; None: not known.
         releases: (event, how often) pairs that epsilon was charged for.
@@ -126,7 +126,7 @@ class Guarantee:
         return f"({shown_epsilon(self.epsilon):g}, {self.delta:g})-differentially private for each {each}"
 
     def plain(self) -> dict[str, Any]:
-        """Return plain values for JSON: epsilon is None where there is no guarantee."""
+        """Return plain values for JSON; epsilon is None if there is no guarantee."""
         return {
             "epsilon": self.epsilon if self.private else None,
             "delta": self.delta,

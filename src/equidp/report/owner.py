@@ -1,4 +1,4 @@
-"""Sentences for the owner of the data alone, on what epsilon does not cover: for no card."""
+"""Sentences only for the owner of the data, on what epsilon does not cover; never on a card."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def leak_sentence(auc: float, carriers: Sequence[tuple[str, float]]) -> str:
 
     Args:
         auc: of the model on test examples.
-        carriers: columns, each with the AUC of the model by it alone, the largest first.
+        carriers: columns, each with the AUC of the model from only this column, the largest first.
 
     >>> print(leak_sentence(0.973, [("merged", 0.964), ("age", 0.61)]))
     AUC 0.973 on test examples is rarely true: 'merged' alone carries 0.964. Is it known before ...
@@ -32,7 +32,7 @@ def leak_sentence(auc: float, carriers: Sequence[tuple[str, float]]) -> str:
 
 
 def reference_sentence(values: Mapping[str, MetricValue], metric: Metric, own: float) -> str:
-    """Return a sentence on models without privacy beside a run.
+    """Return a sentence that compares a run with non-private models.
 
     Args:
         values: the metric of each model, by name.

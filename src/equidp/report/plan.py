@@ -21,7 +21,7 @@ def plan_blocks(rows: Sequence[SettingRow]) -> list[Block]:
 
 
 def plan_table(rows: Sequence[SettingRow]) -> Table:
-    """Table of a plan, with the methods that a setting is of, where others have another value or none.
+    """Table of a plan, with the methods of a setting if other methods have another value or none.
 
     >>> rows = [SettingRow("epochs", 20, "rule"), SettingRow("smoothing", 0.9, "given", ("dpsgd-f",))]
     >>> plan_table(rows).texts()

@@ -46,7 +46,7 @@ class Overview(NamedTuple):
         worst_cost: its cost.
         gap: largest difference in cost between two groups.
         verdict: of `equidp.evaluation.costs.equal_cost`, or "reference".
-        informative: True where its runs are better than one constant prediction.
+        informative: whether its runs are better than one constant prediction.
     """
 
     kind: Kind
@@ -111,7 +111,7 @@ class Summary:
 
     @property
     def has_groups(self) -> bool:
-        """True where runs differ in the epsilon of groups."""
+        """True if runs differ in the epsilon of groups."""
         return EPSILON_OF_GROUP in self.costs
 
     @property
@@ -133,7 +133,7 @@ class Summary:
 
     @property
     def best(self) -> pd.DataFrame:
-        """Results of the best model without privacy; empty where no models were tried."""
+        """Results of the best non-private model; empty if no models were tried."""
         references = self.comparison.references
         return references if references.empty else references[references["best"]]
 
@@ -145,7 +145,7 @@ class Summary:
 
     @property
     def has_model_cost(self) -> bool:
-        """True where the best model without privacy is another one than some reference."""
+        """True if the best non-private model differs from some reference."""
         return not self.best.empty and (len(self.reference_kinds) > 1 or not self.best["chosen"].all())
 
     def best_interval(self, group: str) -> Interval:

@@ -45,9 +45,9 @@ def finding_sentences(summary: Summary) -> list[str]:
     """Findings of a comparison, in a few sentences; with several settings, a verdict on each.
 
     A group is named as the one that loses most, or a method as narrowing the gap, only if the interval over
-    seeds of that difference lies on one side of 0; otherwise the sentence says that it does not. One seed
-    supports neither. Runs whose reference does not serve have no such sentences: that of their reference
-    comes first.
+    seeds of that difference is on one side of 0. Otherwise the sentence says that it is not. One seed
+    supports neither. Runs with a reference that is not meaningful have no such sentences; the sentence on
+    their reference comes first.
     """
     served = [kind for kind in summary.private_kinds if summary.judgements[kind].serves]
     settings = list(dict.fromkeys(kind.setting for kind in served))
@@ -120,7 +120,7 @@ def _model_cost_sentences(summary: Summary) -> list[str]:
 
 
 def reference_sentences(summary: Summary) -> list[str]:
-    """Sentences on the learning rate that each reference uses, where several were tried."""
+    """Sentences on the learning rate of each reference, if several were tried."""
     references = summary.comparison.references
     if references.empty:
         return []
@@ -263,7 +263,7 @@ def _costliest_group_sentence(summary: Summary, kind: Kind) -> str:
 
 
 def auto_sentences(setup: Setup) -> list[str]:
-    """Sentence on the method that "auto" was compared as; empty where it was not, or has a row of its own."""
+    """Sentence on the method that "auto" was compared as; empty if it was not, or has its own row."""
     return [f"{AUTO} takes {setup.auto_takes}: see its row."] if setup.auto_takes else []
 
 
@@ -387,9 +387,9 @@ def _listed(labels: Iterable[str]) -> str:
 
 
 def protection_sentences(summary: Summary) -> list[str]:
-    """Sentences on what rates and bounds by group do to each group, beside the equal run of the same method.
+    """Sentences on what rates and bounds by group do to each group, against the method's equal run.
 
-    Empty where all groups are equal.
+    Empty if all groups are equal.
     """
     if not summary.has_groups:
         return []

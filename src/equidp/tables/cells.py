@@ -53,7 +53,7 @@ _POWERS = {"k": 1e3, "m": 1e6, "mio": 1e6, "bn": 1e9, "mrd": 1e9}
 
 
 def days(column: pd.Series) -> pd.Series:
-    """Return points in time as days since `DAY_ZERO`, in UTC where they have a zone; durations as days."""
+    """Return points in time as days since `DAY_ZERO`, in UTC if they have a time zone; durations as days."""
     if pd.api.types.is_datetime64_any_dtype(column):
         column = (column if column.dt.tz is None else column.dt.tz_convert(None)) - DAY_ZERO
     return (column / pd.Timedelta(days=1)).astype(float)
@@ -72,13 +72,13 @@ def number_text(value: float) -> str:
 
 
 def plain_cells(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, str]:
-    """Return cells as texts or as floats, and what their type says beside that.
+    """Return cells as texts or as floats, and what else their type says.
 
     Returns:
-        Cells of any type as texts, as a CSV file would have them: whole numbers have all their digits, points
-        in time no hours where these are zero. Numbers by type that floats hold exactly become floats.
-        And "" for texts, "number" for numbers by type, "iso" or "duration" for times by type; for what is
-        none of these, the name of its type, with the cells as they are.
+        Cells of any type as texts, as a CSV file would have them. Whole numbers have all their digits, and
+        points in time have no hours if these are zero. Numbers by type that floats represent exactly become
+        floats. And "" for texts, "number" for numbers by type, "iso" or "duration" for times by type. For all
+        others, the name of the type, with the cells as they are.
 
     >>> [plain_cells(pa.chunked_array([[each]]))[0].to_pylist() for each in (True, 7)]
     [['True'], [7.0]]
@@ -121,7 +121,7 @@ def plain_cells(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, str]:
 
 
 def written_texts(column: pa.ChunkedArray) -> pd.Series:
-    """Return cells of any type as texts, NA where missing."""
+    """Return cells of any type as texts, NA if missing."""
     plain, _ = plain_cells(column)
     if pa.types.is_float64(plain.type):
         return pd.Series(plain.to_numpy()).map(number_text, na_action="ignore").astype("string")
@@ -154,14 +154,14 @@ def without_sentinels(numbers: pd.Series, sentinels: Collection[str]) -> pd.Seri
 
 
 def without_days(days: pd.Series, sentinels: Collection[str], form: str) -> pd.Series:
-    """Return days with NaN on those days that stand for a missing value, at whatever hour."""
+    """Return days, with NaN for the days that stand for a missing value, at any hour."""
     forms = "iso" if form == "duration" else f"iso|{form}"
     gone = read_dates(pd.Series(list(sentinels), dtype="string"), forms).dropna()
     return days.mask(np.floor(days).isin(np.floor(gone)))
 
 
 def as_numbers(text: pd.Series, decimal: str, thousands: str | None) -> pd.Series:
-    """Return floats, NaN where a text is not a number with these marks.
+    """Return floats, NaN if a text is not a number with these marks.
 
     Marks between thousands must stand between groups of three digits, of which the first begins with no
     zero: 0,125 has no mark of thousands. U+2212 is a minus.
@@ -206,7 +206,7 @@ def as_amounts(text: pd.Series, decimal: str, thousands: str | None) -> pd.Serie
 
 
 def amount_marks(text: pd.Series) -> pd.Series:
-    """Return the currency or unit of each text, or % or ‰; "" where it has none, NA without a text."""
+    """Return the currency or unit of each text, or % or ‰; "" if it has none, NA without a text."""
     marks = text.str.extract(rf"({_CURRENCY}|{_UNIT}\s*$)", expand=False)
     return marks.str.strip().fillna("").where(text.notna())
 
@@ -217,13 +217,13 @@ def is_currency(mark: str) -> bool:
 
 
 def read_dates(text: pd.Series, form: str) -> pd.Series:
-    """Return days since `DAY_ZERO`, NaN where a text is not a date of this form.
+    """Return days since `DAY_ZERO`, NaN if a text is not a date of this form.
 
     Args:
         text: without missing ones, or NA.
         form: "iso"; "dayfirst" or "monthfirst", in which dates that begin with a year are year, month, day;
-            "duration", such as 3 days 12:00:00; as in strptime; or several with | between them, of which each
-            text is read by the first that fits.
+            "duration", such as 3 days 12:00:00; or as in strptime. With several, separated by |, each text is
+            read by the first that fits.
 
     >>> read_dates(pd.Series(["02.01.2000", "2000-01-03", "31.31.2000"]), "dayfirst").tolist()
     [1.0, 2.0, nan]

@@ -23,7 +23,7 @@ _MOST_CLASSES = 100
 def refuse(path: str | PathLike[str], problems: Sequence[str]) -> None:
     """Raise a DataError with all problems of a table in one message, if there are any.
 
-    Its field is that of the only problem, such as a column, or "table".
+    Its field is the field of the only problem, such as a column, or "table".
     """
     if len(problems) == 1:
         raise DataError(problems[0], field=DataError(problems[0]).field or "table")
@@ -59,7 +59,7 @@ def label_columns(recipe: Recipe) -> list[str]:
 
 
 def columns_beside_inputs(recipe: Recipe) -> list[str]:
-    """Return the columns with a role that are not inputs: all, but the groups where they are inputs too."""
+    """Return the columns with a role that are not inputs: all, except groups that are inputs too."""
     inputs = set(recipe.group) - {recipe.target} if recipe.group_as_input else set()
     return [name for name in label_columns(recipe) if name not in inputs]
 

@@ -28,8 +28,8 @@ class Columns:
     """A table as a recipe reads it.
 
     Attributes:
-        table: columns of floats (NaN where missing) or of categories of texts (none where missing); without
-            those that cannot be used.
+        table: columns of floats (NaN if missing) or of categories of texts (none if missing), without columns
+            that cannot be used.
         parsed: each column, with its findings, in the order of the file.
         notes: sentences on the file itself.
     """
@@ -111,8 +111,8 @@ def read_table(
         was_numeric: column -> whether it held numbers in the table of a trained model; see `parse`.
 
     Raises:
-        DataError: not a table, duplicate or nameless columns, too few rows; or, where all columns are read,
-            the recipe names columns that the file lacks.
+        DataError: the file is not a table, has duplicate or nameless columns, or too few rows; or, if all
+            columns are read, lacks columns that the recipe names.
     """
 
     def choose(names: list[str]) -> list[str]:
@@ -127,7 +127,7 @@ def read_table(
 
 
 def check_names(columns: Iterable[str], wanted: Mapping[str, Sequence[str]]) -> None:
-    """Raise unless each name is a column; `wanted` gives the names by where they were given.
+    """Raise unless each name is a column; `wanted` has the names by the option that named them.
 
     >>> check_names(["age", "sex"], {"drop": ["agee"]})
     Traceback (most recent call last):

@@ -1,7 +1,7 @@
 """Copies of rows and of people, made before training: epsilon is for one row, or one person, not for copies.
 
-Rows that are equal by chance, as those of a few categories are, are no copies. How many chance explains
-follows from the pairs of rows that differ in one or in two columns alone.
+Rows that are equal by chance, for example with a few categories, are not copies. The number that chance
+explains follows from the pairs of rows that differ in only one or two columns.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ FEWEST = 10
 _FEWEST_CONTENTS = 30
 """With fewer different rows, equal ones say nothing."""
 _TIMES = 2
-"""Equal rows are copies where there are more than this many times those that chance explains."""
+"""Equal rows are copies if there are more than this many times the number that chance explains."""
 _MOST_COLUMNS = 8
-"""Columns, of those in which most pairs of rows differ alone, that chance is judged by."""
+"""Number of columns by which chance is judged, among those in which alone most pairs of rows differ."""
 
 Keys = npt.NDArray[np.uint64]
 
@@ -34,7 +34,7 @@ Keys = npt.NDArray[np.uint64]
 @final
 @dataclass(frozen=True)
 class Copies:
-    """Rows that repeat another row, or people whose rows repeat those of another person.
+    """Rows that repeat another row, or people whose rows repeat another person's rows.
 
     Attributes:
         extra: how many repeat another.
@@ -83,9 +83,9 @@ def find_copies(table: pd.DataFrame, person: str | None = None) -> tuple[Copies,
 def _count_copies(table: pd.DataFrame, whose: pd.Series | None) -> Copies | None:
     """Return copies of rows, or of people, by all columns.
 
-    If two columns are independent among units that are equal in all others, then the pairs that agree in both
-    are to those which agree in the first alone as those which agree in the second alone are to those which
-    agree in neither. The largest number of some pairs of columns counts: dependence lowers it.
+    Let two columns be independent among units that are equal in all others. Then pairs that agree in both
+    relate to pairs that agree in only the first as pairs that agree in only the second relate to pairs that
+    agree in neither. The largest number over some pairs of columns counts, because dependence lowers it.
     """
     people = None if whose is None else pd.factorize(whose)[0]
     whole = sum((_keys_of(table, place) for place in range(table.shape[1])), np.zeros(len(table), np.uint64))
@@ -123,7 +123,7 @@ def _names_rows(column: pd.Series) -> bool:
 
 
 def _keys_of(table: pd.DataFrame, place: int) -> Keys:
-    """Return a key of each cell of a column, [n]: equal for equal cells of the same column alone."""
+    """Return a key of each cell of a column, [n]: equal only for equal cells of the same column."""
     column = table.iloc[:, place]
     cells = column.to_numpy() + 0.0 if column.dtype == float else pd.factorize(column)[0]  # -0.0 is 0
     keys: Keys = hash_array(hash_array(cells) + np.uint64(place))

@@ -48,7 +48,7 @@ _EXACT = {
 }
 """What an encoder takes from training rows exactly -> the sentence that says so of columns."""
 _ROWS_AN_INPUT, _LARGEST_SQUARE = 10.0, 3.0
-"""A block of k inputs, one of B, has weight^2 n / (10 k B), at most 3, where that of a trend is 1."""
+"""A block of k inputs, one of B, has weight^2 n / (10 k B), at most 3, if a trend has weight^2 1."""
 _LARGEST_COMMON, _COMMON_TIMES_EXAMPLES = 0.2, 320.0
 """Part of a row's square that all rows have in common, at least: 320 / n for n examples, but 0.2 at most. At
 epsilon 0.5 learning rates sum to about n / 20, and the shares of classes take a sum of some 16 to learn."""
@@ -78,10 +78,10 @@ class Column(ABC):
     Attributes:
         name: name of the column.
         numeric: True for numbers, False for texts.
-        blocks: number of inputs of each one-hot block; () where inputs have no blocks.
-        trend: values of a last input beside blocks, in each interval; empty where there is none.
-        marks_missing: True where missing cells have an input.
-        held_nothing: True where the column had no value in any training row, as far as is kept.
+        blocks: number of inputs of each one-hot block; () if inputs have no blocks.
+        trend: values of a last input after the blocks, in each interval; empty if there is none.
+        marks_missing: whether missing cells have an input.
+        held_nothing: whether the column had no value in any training row, as far as is kept.
     """
 
     name: str
@@ -179,7 +179,7 @@ class Numbers(Column):
         low, high: range that numbers are clipped to; None: no clipping.
         fill: value of a missing number, after scaling.
         flagged: add an input before this one that is 1 for missing numbers.
-        from_rows: True if the range is that of training rows.
+        from_rows: whether the range comes from training rows.
     """
 
     name: str
@@ -223,16 +223,16 @@ class Intervals(Column):
     """A column of numbers, one-hot over the intervals of one or several resolutions, and its trend.
 
     Each resolution is a block of inputs: an input for each interval, from the lowest to the highest, and one
-    for missing numbers. An interval has its lower edge; the first and the last one have no end. The trend, a
-    last input, rises by equal steps from the lowest interval of the finest resolution to the highest, with
-    mean 0 and mean square 1 over intervals, and is 0 for missing numbers: few examples are enough to learn
-    its weight. Of two intervals or fewer there is none.
+    for missing numbers. An interval contains its lower edge; the first and the last one have no end. The last
+    input, the trend, rises by equal steps from the lowest interval of the finest resolution to the highest.
+    It has mean 0 and mean square 1 over intervals, and is 0 for missing numbers. Few examples are enough to
+    learn its weight. With two intervals or fewer, there is no trend.
 
     Attributes:
         name: name of the column.
         edges: of each resolution, rising, coarse ones first; one edge fewer than intervals.
         flagged: add an input for missing numbers to each block. Without it, they have no place.
-        public: True if the edges follow from a public range alone.
+        public: whether the edges follow only from a public range.
 
     >>> column = Intervals("age", ((30.0,), (20.0, 30.0)), flagged=True)
     >>> column.places(pd.Series([25.0, np.nan])).tolist()
@@ -252,7 +252,7 @@ class Intervals(Column):
 
     @property
     def trend(self) -> Floats:
-        """Trend in each of three intervals or more, which one-hot inputs alone tell apart slowly."""
+        """Trend in each of three intervals or more, which one-hot inputs by themselves learn slowly."""
         count = len(self.edges[-1]) + 1
         steps = np.linspace(-1.0, 1.0, count) if count > 2 else np.zeros(0)
         return steps / np.sqrt((steps**2).mean()) if count > 2 else steps
@@ -293,8 +293,8 @@ class Intervals(Column):
 
 
 def _common_part(size: int, numeric: bool) -> float:
-    """Return the part of a block's square that rows have in common: where intervals are equally frequent, and
-    texts like 1, 1/2, 1/3 and so on (Zipf's law)."""
+    """Return the part of a block's square that rows have in common, for equally frequent intervals, and texts
+    with frequencies like 1, 1/2, 1/3 and so on (Zipf's law)."""
     frequencies = 1 / np.arange(1, max(1, size) + 1) ** (0 if numeric else 1)
     return float((frequencies**2).sum() / frequencies.sum() ** 2)
 
@@ -328,9 +328,9 @@ class TableEncoder:
         """Return size, square and common part of each block, [blocks, 3]; a trend is a block, of square 1 and
         with nothing in common.
 
-        The square of a block of k inputs, one of B, is n / (10 k B), but at most 3, and at least 1 where the
-        column has no trend: a fine block counts little until many examples fall into each of its intervals,
-        and a model of few examples is nearly a line in each column.
+        The square of a block of k inputs, one of B, is n / (10 k B), but at most 3, and at least 1 if the
+        column has no trend. A fine block counts little until many examples fall into each of its intervals. A
+        model of few examples is nearly a line in each column.
         """
         assert self.examples is not None
         count = sum(len(column.blocks) + (len(column.trend) > 0) for column in self.columns)
@@ -346,11 +346,11 @@ class TableEncoder:
 
     @property
     def constant(self) -> float:
-        """Square of a last input, of the same value in all rows; 0 where there is none.
+        """Square of a last input with the same value in all rows; 0 if there is none.
 
-        A model learns the shares of classes by the mean of its rows, whose square is their common part. Where
-        that is less than 320 / n, up to 0.2, of a row's square, as with few rows of many columns of numbers,
-        the constant makes up for it. It follows from n and the sizes of blocks alone.
+        A model learns the shares of classes by the mean of its rows, whose square is their common part. If
+        this is less than 320 / n, up to 0.2, of a row's square, for example with few rows of many columns of
+        numbers, the constant makes up for it. It follows only from n and the sizes of blocks.
         """
         if self.examples is None:
             return 0.0
@@ -368,8 +368,8 @@ class TableEncoder:
     def scales(self) -> Inputs:
         """Factor of each input, [width]: the weight of its block, over the root of the sum of their squares.
 
-        A row's square is then 1 in the mean, where intervals hold equally many rows, and below 3. A constant
-        has its square of that, and the others the rest.
+        If intervals have equally many rows, a row's square is then 1 on average, and below 3. A constant
+        takes its square of that, and the others the rest.
         """
         if self.examples is None:
             return np.ones(self.width, dtype=np.float32)
@@ -420,6 +420,6 @@ class TableEncoder:
 
     @classmethod
     def from_json(cls, text: str) -> TableEncoder:
-        """Return the encoder that `to_json` wrote; raises where it did not."""
+        """Return the encoder that `to_json` wrote; raises if it did not."""
         encoder: TableEncoder = converter.structure(json.loads(text), cls)
         return encoder

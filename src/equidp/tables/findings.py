@@ -15,7 +15,7 @@ from typing import Any
 from equidp.tables.recipe import toml_key, toml_value
 
 USUAL_ROWS_PER_PERSON = 4
-"""Most rows of a person that are proposed where nothing is known of them."""
+"""Proposed maximum of rows per person if nothing is known about people."""
 
 
 class Level(StrEnum):
@@ -33,10 +33,10 @@ class Level(StrEnum):
 class Entry:
     """Words of a kind of findings.
 
-    Templates are filled in from the finding: {rows} is "3 rows"; {count} and {of} are numbers; {share} is
-    "3 of 9 rows" where `of` is given; {detail} and {other} are its texts; {first} is ", the first in row 4"
-    where that is known. {lines} are the lines of run.toml that settle it; {text}, {number}, {fold}, {drop}
-    and {person} are lines for other answers.
+    Templates are filled in from the finding. {rows} is "3 rows", {count} and {of} are numbers, and {share} is
+    "3 of 9 rows" if `of` is given. {detail} and {other} are its texts, and {first} is ", the first in row 4"
+    if that is known. {lines} are the lines of run.toml that settle it. {text}, {number}, {fold}, {drop} and
+    {person} are lines for other answers.
 
     Attributes:
         says: what the column is found to do, such as "holds one value in all rows".
@@ -150,7 +150,7 @@ class Finding:
         of: number of rows or values among which they are.
         detail: a word, code, format or limit, by its kind.
         other: a second one, or what there is besides; "": none.
-        first: first row that it concerns, from 0; -1 where it is not known.
+        first: first row that it concerns, from 0; -1 if it is not known.
         sure: False if the lines are to be checked first, so that `equidp inspect` does not take them.
         level: what follows from it when the table is read; the usual level of its kind if not given.
     """

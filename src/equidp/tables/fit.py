@@ -65,14 +65,14 @@ def fit_encoder(
     | column, with a release | outcome |
     | --- | --- |
     | a text of few rows | its cell is kept hardly more often than an empty one |
-    | no text stands out, or there are no rows | the cell with the largest noisy count alone |
+    | no text stands out, or there are no rows | only the cell with the largest noisy count |
     | two texts with one cell | one input for both |
     | missing texts | a text of their own |
     | missing numbers, under "category" | always an input that marks them |
     | public bounds | they are used, and the column costs nothing |
 
     Args:
-        features: all rows, floats and texts. Exact scales mark missing numbers where any row has one.
+        features: all rows, floats and texts. Exact scales mark missing numbers if any row has one.
         train: index of each training row, or of one row of each person.
         bounds: column -> public range.
         missing: "refuse" or "category".
@@ -155,9 +155,9 @@ def _exact_numbers(
 def private_texts(texts: pd.DataFrame, release: Release, share: float) -> dict[str, Categories]:
     """Return each column of texts with the cells whose noisy count stands out.
 
-    Texts are counted in 65,536 public cells, by a hash, so no list of texts is read off the data and no
-    probability of failure adds to delta. Texts of cells that are not kept are "other": all zeros. Noise alone
-    makes a cell of all the columns' stand out in one release of ten.
+    Texts are counted in 65,536 public cells, by a hash. No list of texts is computed from the data, and no
+    probability of failure adds to delta. Texts of cells that are not kept are "other": all zeros. In one
+    release of ten, noise by itself makes a cell of some column stand out.
     """
     codes = [hash_texts(texts[name]) for name in texts.columns]
     stacked = np.stack(codes, axis=1) if codes else np.zeros((len(texts), 0), dtype=np.int64)
@@ -206,8 +206,8 @@ def private_numbers(
 def _range_and_moments(edges: Floats, shares: Floats, least: float) -> tuple[float, float, float, float]:
     """Return ends, mean and deviation of numbers by the shares of them below edges.
 
-    A share of up to `least` beyond an end is clipped. A larger one, of counts that noise hides, is taken to
-    fall as an exponential tail does from the last cell, of which the range holds two mean lengths.
+    A share of up to `least` beyond an end is clipped. A larger share, of counts hidden by noise, is assumed
+    to fall like an exponential tail from the last cell. The range contains two mean lengths of the tail.
     """
     if len(edges) < 2:  # of numbers near 10^18, or of noise alone
         edges, shares = np.array([edges[0], edges[0] + abs(edges[0])]), np.array([0.0, 1.0])
@@ -231,26 +231,26 @@ def _range_and_moments(edges: Floats, shares: Floats, least: float) -> tuple[flo
 
 
 Counted = tuple[Floats, Floats, float]
-"""Edges between cells of a column, rising, the estimated share of its numbers below each edge, and the
+"""Rising edges between cells of a column, the estimated share of its numbers below each edge, and the
 deviation of the noise in the share of one cell."""
 
 
 def count_numbers(
     values: Floats, release: Release, *, cells: int, share: float
 ) -> tuple[list[Counted], Bools]:
-    """Return noisy shares of each column's numbers below edges that lie close where the numbers do.
+    """Return noisy shares of each column's numbers below edges, which are dense where numbers are dense.
 
-    Three rounds of counts, one row once in each column and round: by powers of 16, from 2^-24 to 2^60, of
-    either sign, for a fifth of the share; then by equal parts of the cells whose count stands out, as many as
-    their counts in proportion, but none that noise would hide, for three tenths and for a half. The cells of
-    a round follow from the counts of the round before it alone, so all rounds are parts of `release`, of this
-    share together.
+    There are three rounds of counts, with one row once in each column and round. The first, for a fifth of
+    the share, counts by powers of 16, from 2^-24 to 2^60, of either sign. The next two, for three tenths and
+    for a half, count by equal parts of the cells whose count stands out. The number of parts is proportional
+    to the counts, but no part is so small that noise would hide it. The cells of a round follow only from the
+    counts of the round before it, so all rounds are parts of `release`, of this share together.
 
     | column | outcome |
     | --- | --- |
     | one value in many rows | an edge on either side of it, and fewer edges than asked for |
     | all equal | edges on either side |
-    | no values, or too few for the noise | edges of noise alone, and finite |
+    | no values, or too few for the noise | edges of only noise, and finite |
     | missing values | counted apart, in a cell of their own |
     | few values in much noise | edges between which the shares are off by the deviation of the noise |
 
@@ -261,7 +261,7 @@ def count_numbers(
         share: of the release, for all rounds together; 0 without columns.
 
     Returns:
-        For each column, edges, shares and noise; and [columns], a mask of columns of noise alone.
+        For each column, edges, shares and noise; and [columns], a mask of columns with only noise.
     """
     if not values.shape[1]:
         return [], np.zeros(0, dtype=np.bool_)
@@ -293,7 +293,7 @@ def _count_between(grids: Sequence[Floats], values: Floats, release: Release, sh
 
 
 def _divide_cells(grid: Floats, counts: Floats, kept: Bools, cells: int, least: float) -> Floats:
-    """Return the grid with kept cells divided into parts, and others beside each other joined.
+    """Return the grid with kept cells divided into parts, and neighbouring other cells joined.
 
     Parts are as many as counts in proportion, `cells` in all, or of `least` rows each.
     """
@@ -321,7 +321,7 @@ def _shares_below(grid: Floats, counts: Floats, deviation: float, rows: int) -> 
 
 
 def _standing_out(counts: Noisy, expected: float) -> tuple[Bools, Bools]:
-    """Return masks of counts that noise alone hardly reaches, [columns, cells], and of columns without any.
+    """Return masks of counts that noise hardly reaches, [columns, cells], and of columns without any.
 
     Columns without such counts keep their largest one. If all cells were empty, `expected` would stand out.
     """
@@ -332,7 +332,7 @@ def _standing_out(counts: Noisy, expected: float) -> tuple[Bools, Bools]:
 
 
 def _warn_of(faint: pd.Index) -> None:
-    """Warn of columns whose released statistics are noise alone."""
+    """Warn about columns whose released statistics are only noise."""
     if len(faint):
         warnings.warn(
             f"nothing stands out from the noise of private preprocessing in {', '.join(map(repr, faint))}: "

@@ -1,4 +1,4 @@
-"""Guesses of what texts are where nothing is stated: numbers with marks, or dates of a format.
+"""Guesses of what texts are if nothing is stated: numbers with marks, or dates of a format.
 
 They name what a recipe may say, and change no value. The first lines hold their limits.
 """
@@ -20,7 +20,7 @@ with require_extra("tables"):
 _FEW_SLIPS = 0.1
 """Share of a column's values that may be slips among numbers or dates; a column with more holds texts."""
 _MANY_NUMBERS = 50
-"""With more different numbers than this, half of a column measures something, whatever the rest is."""
+"""With more different numbers than this, half of a column measures something, for any other half."""
 _SAMPLE = 500
 _MARKS = ((".", None), (".", ","), (",", None), (",", "."), (".", " "), (",", " "), (".", "'"), (",", "'"))
 _MARK_WORDS = {",": "commas", ".": "points", " ": "spaces", "'": "apostrophes"}
@@ -41,8 +41,8 @@ class Guess(NamedTuple):
     """Numbers or dates that distinct texts may be.
 
     Attributes:
-        values: floats or days, [k], NaN where a text is none.
-        options: fields of a column's section that read them so; () where nothing is lacking.
+        values: floats or days, [k], NaN if a text is none.
+        options: fields of a column's section that read them so; () if nothing is missing.
         says: these in words.
         check: a word on options that would read as many; "" without any.
     """

@@ -1,7 +1,7 @@
 """Inspection of a table: findings by column, and the lines of run.toml that settle them.
 
-A column is parsed as a recipe says, by the function that reads tables for training, and its findings settle
-the recipe, until nothing is left to settle: what reading by the final recipe would say is shown too.
+A column is parsed by a recipe, with the function that reads tables for training. Its findings settle the
+recipe, until nothing is left to settle. Findings from reading by the final recipe are shown too.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ColumnReport:
         missing: rows without a value.
         distinct: number of different values.
         findings: what to know, with the lines that settle it.
-        names: frequent values and their rows, the most frequent first; of a target or group alone.
+        names: frequent values and their rows, the most frequent first; only for a target or group.
         rare: number of values in fewer than `RARE_ROWS` rows.
     """
 
@@ -81,10 +81,10 @@ class TableReport:
         path: of the file.
         rows: number of rows.
         columns: one report for each column, in the order of the file.
-        recipe: settles all findings that have lines, beside what was given.
+        recipe: settles all findings that have lines, in addition to what was given.
         problems: what stands in the way of the table with this recipe; empty without target and group.
         notes: sentences on rows that repeat others.
-        signals: what each input tells of the target alone, the largest first; empty without a target.
+        signals: what each input by itself tells about the target, the largest first; empty without a target.
     """
 
     path: str

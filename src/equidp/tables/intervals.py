@@ -27,7 +27,7 @@ class Binning:
 
     Attributes:
         name: "standard": numbers scaled to mean 0 and deviation 1, or from public bounds to [0, 1]. "cut":
-            numbers one-hot over intervals beside a trend, and rows scaled to a norm of about 1.
+            numbers one-hot over intervals and with a trend, and rows scaled to a norm of about 1.
         intervals: number of intervals of each resolution, rising; () for "standard".
 
     >>> Binning.parse("cut"), Binning.parse("cut:8")
@@ -70,7 +70,7 @@ class Binning:
 
     @property
     def cuts(self) -> bool:
-        """True where numbers are cut into intervals."""
+        """True if numbers are cut into intervals."""
         return bool(self.intervals)
 
     def __str__(self) -> str:
@@ -78,15 +78,15 @@ class Binning:
 
 
 BINNINGS: dict[str, Binning] = {STANDARD: Binning(), CUT: Binning(CUT, (4, 16))}
-"""Name -> binning; that of "cut" has its default numbers of intervals."""
+"""Name -> binning; "cut" has its default numbers of intervals."""
 
 
 def quantile_edges(values: Floats, intervals: Sequence[int]) -> tuple[tuple[float, ...], ...]:
     """Return edges between intervals that hold about equally many of the values, for each resolution.
 
-    An edge lies in the middle between two neighbouring values. A value that occurs often has an interval of
-    its own, and the others are cut as if it were less often (`nearest_edges`). There are fewer intervals
-    where there are fewer values. An interval has its lower edge.
+    An edge is in the middle between two neighbouring values. A value that occurs often has its own interval,
+    and the others are cut as if it were less frequent (`nearest_edges`). There are fewer intervals if there
+    are fewer values. An interval contains its lower edge.
 
     Args:
         values: [n], finite; n may be 0.
@@ -106,9 +106,9 @@ def quantile_edges(values: Floats, intervals: Sequence[int]) -> tuple[tuple[floa
 def nearest_edges(edges: Floats, shares: Floats, intervals: int, *, least: float = 0.0) -> tuple[float, ...]:
     """Return the edges nearest to those between equal parts, each once.
 
-    Values between two neighbouring edges cannot be cut. Where they are more than a part, they count as one
-    part, so that the intervals that they would fill are left to other values: a column that is zero in most
-    rows is cut by its other values.
+    Values between two neighbouring edges cannot be cut. If they are more than a part, they count as one part,
+    and the intervals that they would fill are left to other values. For example, a column that is zero in
+    most rows is cut by its other values.
 
     An edge is left out if hardly any values lie between it and the one below it: an eighth of a part, or less
     than `least`.
@@ -139,7 +139,7 @@ def nearest_edges(edges: Floats, shares: Floats, intervals: int, *, least: float
 
 
 def _equal_part(shares: Floats, intervals: int) -> float:
-    """Return the share of each interval where none counts for more: sum(min(shares, it)) = intervals * it.
+    """Return the share of each interval if none counts for more: sum(min(shares, it)) = intervals * it.
 
     With fewer shares than intervals, it is the smallest share.
     """

@@ -1,7 +1,7 @@
 """Labels of rows: values of columns as codes with names.
 
-A value is named by its text, of a whole number without a decimal point; a missing value by "missing", which
-it shares with that text. The code of a row is the place of its name in a list of all names.
+A value is named by its text; a whole number has no decimal point. A missing value is named "missing", the
+same as that text. The code of a row is the place of its name in a list of all names.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Crossed(NamedTuple):
 
     @classmethod
     def of(cls, table: pd.DataFrame, columns: Sequence[str]) -> Crossed:
-        """Return those of a table.
+        """Return the labels of a table.
 
         >>> Crossed.of(pd.DataFrame({"sex": ["F", "M", "F"], "race": ["A", "A", "B"]}), ["sex", "race"])
         Crossed(codes=array([0, 2, 1]), names=('F, A', 'F, B', 'M, A'), values=(('F', 'M'), ('A', 'B')), \

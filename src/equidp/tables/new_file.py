@@ -1,7 +1,7 @@
 """A new file as a trained run reads it.
 
-One rule holds for inputs, target and groups: what the model would take for missing or unknown in every row is
-refused, unless the caller says that it is meant.
+One rule applies to inputs, target and groups. A column that the model would read as missing or unknown in
+every row is rejected, unless the caller says that this is intended.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def read_new_file(
     labels: Mapping[str, Sequence[str]] = {},
     lacking: Sequence[str] = (),
 ) -> pd.DataFrame:
-    """Return the columns of a new file that a model reads, as those of training.
+    """Return the columns of a new file that a model reads, in the form of training.
 
     Numbers in texts are spelled as in training, and columns that may be lacking are missing in each row.
     Warns of doubts about columns, and of values that the training data did not have.
@@ -58,8 +58,8 @@ def read_new_file(
         path: of the file.
         recipe: of the run.
         encoder: of the run.
-        labels: column of target or groups -> its values in training; {}: the file is to be predicted alone.
-        lacking: columns that the file is meant to lack, or to hold no value of or new ones alone.
+        labels: column of target or groups -> its values in training; {}: the file is only for prediction.
+        lacking: columns that may be missing in the file, or have no values or only new values.
 
     Raises:
         DataError: the file cannot be used, or a column is lacking or tells nothing, and is not meant to.
@@ -128,7 +128,7 @@ def _flags(names: Iterable[str]) -> str:
 
 
 def _closest_column(name: str, others: Sequence[str]) -> str | None:
-    """Return the name among others that is most like a name; None where none is like it."""
+    """Return the name among others that is most like a name; None if none is like it."""
 
     def likeness(other: str) -> float:
         ours, theirs = (" ".join(re.split(r"\W+|_", each.casefold())).strip() for each in (name, other))
@@ -169,7 +169,7 @@ def _complete_inputs(read: Columns, encoder: TableEncoder) -> None:
 
 
 def _check_values(table: pd.DataFrame, encoder: TableEncoder, lacking: Sequence[str]) -> None:
-    """Raise where a column tells the model nothing; warn of values that the training data did not have."""
+    """Raise if a column tells the model nothing; warn about values that the training data did not have."""
     codes: dict[str, int] = {}
     unseen: dict[str, int] = {}
     for column in encoder.columns:
@@ -215,9 +215,9 @@ def _check_values(table: pd.DataFrame, encoder: TableEncoder, lacking: Sequence[
 
 
 def respell_numbers(column: pd.Series, known: Iterable[str]) -> pd.Series:
-    """Return a column of texts with numbers spelled as in training, where one spelling alone is known.
+    """Return a column of texts with numbers spelled as in training, if only one spelling is known.
 
-    So 1.0 is read as 1: programs write whole numbers so where a cell of the column is missing.
+    So 1.0 is read as 1: programs write whole numbers like this if a cell of the column is missing.
 
     >>> respell_numbers(pd.Series(["1.0", "2", "x"]), ["1", "2"]).tolist()
     ['1', '2', 'x']

@@ -1,7 +1,7 @@
 """Cells of a column as values, with a finding for all that is not read as it is written.
 
-`parse` reads a column as its recipe says; where that says nothing, a column holds numbers where every cell is
-one, and texts otherwise. Nothing else turns cells into values. The first lines hold what is guessed by.
+`parse` reads a column by its recipe. Without a recipe, a column has numbers if every cell is a number, and
+texts otherwise. Nothing else turns cells into values. The first lines have the thresholds for guesses.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ _RARE_CODES = 0.005
 _FEW_NUMBERS = 10
 """With so few different numbers or fewer, a code such as 999 among others is one of them."""
 _SMALL_CODES = (-9, 99)
-"""Codes between these, ends included, are measurements where they lie among other numbers, or classes."""
+"""Codes between these, ends included, are measurements if they are among other numbers, or classes."""
 _MOST_ROWS_OF_ONE = 50
 """A column with fewer values than rows by this factor names no people."""
 _UNREADABLE_SHARE = 0.5
@@ -90,7 +90,7 @@ _OUTSIDE_SHARE = 0.1
 _FEW_DATES = 10
 """Different texts up to which dates, such as 2024-05, may be categories."""
 _SPELLED_NUMBERS = 1000
-"""With more different numbers, a column measures something, and 1.1 beside 1.10 is no finding."""
+"""With more different numbers, a column measures something, and 1.1 next to 1.10 is not a finding."""
 _PEOPLE = r"(^|[^a-z])(pid|mrn|person|patient|subject|client|customer|member|user)([^a-z]|$)"
 _ZEROS, _POWERS, _WHOLE = r"[+-]?0\d.*", r"\d+[eE]\d+|\+\d+", r"[+-]?\d+(\.0*)?"
 _OF_CELLS = {Kind.ODD_TYPE, Kind.UNREADABLE, Kind.SEVERAL_MARKS, Kind.DATES}
@@ -107,8 +107,8 @@ class Parsed:
     """Values of a column.
 
     Attributes:
-        values: [n], floats (NaN where missing), or categories of texts (none where missing); None where the
-            column cannot be used.
+        values: [n], floats (NaN if missing), or categories of texts (none if missing); None if the column
+            cannot be used.
         findings: all there is to say of it.
         absent: rows of each text that counts as missing, such as NA or ?; "" for other cells without a value.
         first_text: row of the first cell that is not a number, from 0; -1 without any.
@@ -135,7 +135,7 @@ class Texts:
         text: each without spaces around it, [k].
         rows: number of rows of each, [k].
         first: first row of each, [k].
-        codes: place of each row's text among them, [n]; -1 where it has no value.
+        codes: place of each row's text among them, [n]; -1 if it has no value.
         absent: rows of each text that counts as missing.
     """
 
@@ -222,8 +222,8 @@ def parse(name: str, cells: pa.ChunkedArray, recipe: Recipe, was_numeric: bool |
         name: of the column.
         cells: as `read` returns them.
         recipe: what is stated of the column and of all columns.
-        was_numeric: whether the column held numbers in the table that a model was trained on: it holds
-            numbers or texts as it did there, where the recipe says neither. None: its cells decide.
+        was_numeric: whether the column had numbers in the training table. It then has numbers or texts as it
+            did there, if the recipe says neither. None: its cells decide.
 
     >>> parsed = parse("zip", pa.chunked_array([["01067", "?", "99084"]]), Recipe())
     >>> parsed.values.tolist(), [(found.kind.name, found.options) for found in parsed.findings[:1]]
@@ -282,7 +282,7 @@ def _parse_texts(texts: Texts, kind: str | None, typed: str, was_numeric: bool |
 
 
 def _parsed_numbers(texts: Texts, numbers: pd.Series, findings: list[Finding]) -> Parsed:
-    """Return numbers by row, or nothing where a finding says that they cannot be used."""
+    """Return numbers by row, or nothing if a finding says that they cannot be used."""
     first = next((each.first for each in findings if each.kind is Kind.UNREADABLE), -1)
     if any(each.level is Level.PROBLEM for each in findings):
         return Parsed(None, tuple(findings))
@@ -334,7 +334,7 @@ def _mark_findings(texts: Texts, read: pd.Series) -> Iterator[Finding]:
 def _code_findings(texts: Texts, read: pd.Series) -> Iterator[Finding]:
     """Yield the finding on numbers that lose their notation, and may be codes.
 
-    Where numbers merge texts of many digits, `other` says so.
+    If numbers merge texts of many digits, `other` says so.
     """
     text, options = texts.text, () if "weight" in texts.roles else _AS_TEXT
     long = (read.abs() >= INEXACT) & text.str.fullmatch(_WHOLE).fillna(False)
@@ -367,7 +367,7 @@ def _rare_findings(texts: Texts) -> Iterator[Finding]:
 
 
 def _absent_findings(absent: Mapping[str, int], roles: frozenset[str] | None = None) -> Iterator[Finding]:
-    """Yield the finding on texts that count as missing; `roles` of a column of texts, where NA may be one."""
+    """Yield the finding on texts that count as missing; `roles` of a column of texts, if NA may be a text."""
     words = [text for text in absent if any(map(str.isalpha, text))] if roles is not None else []
     listed = words or [text for text in absent if text]
     if not listed:
@@ -388,7 +388,7 @@ def _absent_findings(absent: Mapping[str, int], roles: frozenset[str] | None = N
 def _number_findings(
     values: pd.Series, absent: Mapping[str, int], name: str, recipe: Recipe
 ) -> Iterator[Finding]:
-    """Yield findings on numbers or days, [n], NaN where missing."""
+    """Yield findings on numbers or days, [n], NaN if missing."""
     column, roles = recipe.column(name), recipe.roles_of(name)
     yield from _absent_findings(absent)
     known = values[values.notna()].to_numpy()
@@ -440,8 +440,7 @@ def _stand_ins(
 ) -> Iterator[Finding]:
     """Yield a finding for each value that people write for a missing one, apart from others or frequent.
 
-    It lies half the range of the others beyond them; or beyond them, and is frequent; or is the only one
-    below zero.
+    It is half the range of the others beyond them, or beyond them and frequent, or the only one below zero.
     """
     dates = listed is MISSING_DAYS
     counts = pd.Series(np.floor(known) if dates else known).value_counts()
@@ -501,7 +500,7 @@ def _text_findings(texts: Texts, *, stated: bool = False, doubted: bool = False)
 
 
 def _spelling_finding(texts: int, fewer: int, roles: frozenset[str]) -> Finding:
-    """Return the finding on texts that differ in spelling alone: of a target, a reason against training."""
+    """Return the finding on texts that differ only in spelling: for a target, a reason against training."""
     levels = {"target": Level.PROBLEM, "person": Level.DOUBT, "group": Level.DOUBT}
     role = next((each for each in levels if each in roles), "")
     subject = role if role in ("target", "person") else "column"
@@ -525,7 +524,7 @@ def _repeats_ids(name: str, different: int, known: int) -> bool:
 
 
 def _may_name_people(column: str) -> bool:
-    """Return True where a column's name says that it names people, such as userId, or anything."""
+    """Return True if a column's name says that it names people, such as userId, or anything."""
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", column).lower()
     return column.lower() in ("id", "ids", "uuid") or re.search(_PEOPLE, words) is not None
 

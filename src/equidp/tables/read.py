@@ -1,7 +1,7 @@
 """A file as a table of its cells: CSV, compressed or not, Parquet, and folders of Parquet files.
 
-`read` is the one reader: Arrow parses CSV with all cells as texts, and Parquet with the types it stores; what
-they mean is for `parse`. `with_format` finds separator and charset of a CSV file.
+`read` is the only reader. Arrow parses CSV with all cells as texts, and Parquet with its stored types;
+`parse` decides what they mean. `with_format` detects separator and charset of a CSV file.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _check_distinct(path: Path, names: list[str]) -> None:
 
 
 def _content(path: Path) -> bytes:
-    """Return the bytes of a file, unpacked where its name says that it is compressed."""
+    """Return the bytes of a file, unpacked if its name says that it is compressed."""
     if path.exists() and not path.is_file():
         raise ValueError("it is no file, and is read several times; write it to one")
     with pa.input_stream(str(path), compression="detect") as file:
@@ -241,10 +241,10 @@ def _check_quotes(table: pa.Table, text: bytes, sep: str) -> None:
 
 
 def with_format(path: Path, recipe: Recipe) -> Recipe:
-    """Return the recipe with the file's separator and charset, where those of the recipe do not fit it.
+    """Return the recipe with the file's separator and charset, if the recipe's do not fit.
 
-    A charset fits if it decodes the whole file; a separator fits if it gives each of the first rows the same
-    number of columns, at least two. Rare ones, such as a blank, are tried where no other fits.
+    A charset fits if it decodes the whole file. A separator fits if it gives each of the first rows the same
+    number of columns, at least two. Rare ones, such as a blank, are tried if no other fits.
     """
     if path.is_dir() or is_parquet(path.name):
         return recipe
@@ -272,7 +272,7 @@ def _charset(content: bytes, first: str) -> str:
 
 
 def _width(text: bytes, sep: str) -> int:
-    """Return the number of columns that a separator gives in every row; 0 where it differs."""
+    """Return the number of columns that a separator gives in every row; 0 if it differs."""
     try:
         table, wrong = _parse(text, sep)
     except pa.ArrowException:

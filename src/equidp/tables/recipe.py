@@ -18,7 +18,7 @@ from equidp.errors import SettingError
 MISSING_RULES = ("refuse", "category")
 TEST_SHARE = 0.2
 DATE_FORMATS = ("iso", "dayfirst", "monthfirst", "duration")
-"""Formats of dates beside those of strptime, such as %d.%m.%Y."""
+"""Date formats in addition to strptime's, such as %d.%m.%Y."""
 DECIMAL_MARKS, THOUSANDS_MARKS = (".", ","), (",", ".", " ", "'")
 NUMBER, TEXT, DATE = "number", "text", "date"
 KINDS = (NUMBER, TEXT, DATE)
@@ -30,18 +30,18 @@ class Column:
     """Meaning of a column's cells: a section [column.NAME] of run.toml.
 
     Attributes:
-        kind: "number", also with currencies, percent or brackets around it, where any other text counts as
-            missing; "text", also where it looks like numbers, as ZIP codes do; "date", which becomes days
-            since 1 January 2000. None: numbers where every known value is one, else texts.
-        format: of dates: "iso" (default), "dayfirst", "monthfirst" (either reads 2024-01-31 as it is
-            written), "duration" or as in strptime, or several with | between them; what is no such date
+        kind: "number", also with currencies, percent or brackets around it; any other text counts as missing.
+            "text", also if it looks like numbers, such as ZIP codes. "date", which becomes days since 1
+            January 2000. None: numbers if every known value is one, else texts.
+        format: format of dates: "iso" (default), "dayfirst", "monthfirst" (both read 2024-01-31 as year,
+            month, day), "duration" or as in strptime, or several separated by |. A text that is no such date
             counts as missing. It implies kind = "date".
-        decimal, thousands: marks within numbers; None: those of the recipe.
-        missing: texts that stand for a missing value beside empty cells, "?" and "NA".
+        decimal, thousands: marks within numbers; None: the marks of the recipe.
+        missing: texts that stand for a missing value, in addition to empty cells, "?" and "NA".
         known: texts that are values though they look missing, such as "NA" for Namibia.
         range: (low, high), public, to clip numbers to and scale to [0, 1].
-        fold: True if spellings are one where they differ in capitals, spaces, leading zeros or ".0" at the
-            end alone, as ids of people do.
+        fold: whether spellings are the same if they differ only in capitals, spaces, leading zeros or ".0" at
+            the end, for example in ids of people.
 
     >>> Column(format="dayfirst").kind
     'date'
@@ -97,13 +97,13 @@ class Column:
 class Recipe:
     """Format of a CSV or Parquet file, role of its columns, and meaning of their cells.
 
-    All of it counts as public: it is stated by you, not read off the data. A trained model keeps its recipe,
-    so that new files are read as the first one was. Fields are those of [table] in run.toml.
+    All of it counts as public: you state it, and it is not computed from the data. A trained model keeps its
+    recipe, so that new files are read as the first one was. Fields are the fields of [table] in run.toml.
 
     Attributes:
         target: column to predict; each of its values is a class.
         group: columns whose combinations of values are the groups; the target may be among them.
-        crossed: show combinations of several group columns; False: each column alone.
+        crossed: whether to show combinations of several group columns; False: one column at a time.
         group_as_input: make inputs of the group columns too, so that a model may predict differently by
             group.
         person: column that says whose row it is; not an input. All rows of a person are one example, which
@@ -114,13 +114,13 @@ class Recipe:
         drop: columns to leave out.
         missing: "refuse" missing values, or make them a "category" (numbers: an indicator) of their own. A
             missing target is always refused.
-        test_share: chance of each row to be in the test set, drawn from the seed and the row's content, or of
-            each person, drawn from the seed and who it is. Each group has at least one there.
+        test_share: probability that a row is in the test set, drawn from the seed and the row's content; or
+            that a person is, drawn from the seed and the person's id. Each group has at least one there.
         positive: of two classes, the one that metrics and thresholds are about; None: by its name, or the
             second.
         sep: character between the columns of a CSV file.
         charset: encoding of the characters of a CSV file.
-        na: texts that stand for a missing value in all columns, beside empty cells, "?" and "NA".
+        na: texts that stand for a missing value in all columns, in addition to empty cells, "?" and "NA".
         decimal, thousands: marks within the numbers of all columns. Default: ".", and none.
         columns: name -> `Column`, or a mapping of its fields.
 
@@ -218,7 +218,7 @@ class Recipe:
         return [] if value is None else [value] if isinstance(value, str) else list(value)
 
     def roles_of(self, name: str) -> frozenset[str]:
-        """Return those of "target", "group", "person" and "weight" that a column has."""
+        """Return the roles of a column among "target", "group", "person" and "weight"."""
         return frozenset(role for role in _ROLES if name in self.columns_of(role))
 
     @property
@@ -232,7 +232,7 @@ class Recipe:
         return {**by_role, "columns": list(self.columns)}
 
     def missing_texts(self, name: str) -> list[str]:
-        """Return what stands for a missing value in a column, beside what always does."""
+        """Return what stands for a missing value in a column, in addition to what always does."""
         return [*self.na, *self.column(name).missing]
 
     def known_texts(self, name: str) -> list[str]:
@@ -291,7 +291,7 @@ class Recipe:
 
     @classmethod
     def of(cls, recipe: Recipe | str | os.PathLike[str] | None, options: Mapping[str, Any]) -> Recipe:
-        """Return a recipe, or that of a file run.toml, with options that override it."""
+        """Return a recipe, or the recipe of a file run.toml, with options that override it."""
         given = recipe if recipe is None or isinstance(recipe, Recipe) else cls.read(recipe)
         return (given or cls()).with_changes(options)
 
@@ -335,7 +335,7 @@ def _plain(part: Column | Recipe) -> dict[str, Any]:
 
 
 def _changed_column(column: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields of a column with others over them; a new kind ends what goes with another alone."""
+    """Return fields of a column, overridden by others; a new kind drops fields of another kind only."""
     if "kind" in given or "format" in given:
         ended = {"kind", "format", "range" if given.get("kind", DATE) == TEXT else "fold"}
         column = {name: value for name, value in column.items() if name not in ended}

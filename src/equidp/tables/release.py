@@ -35,22 +35,23 @@ class Noisy(NamedTuple):
 class Release:
     """One Gaussian mechanism on all rows, in parts; each part takes a share of it.
 
-    Formal guarantee: for two tables that differ in one row, added or removed, all parts together, also where
-    results of earlier parts choose later ones, are dominated by one Gaussian mechanism of noise multiplier
-    sigma, without sampling: `event`. A part of share w whose result one row moves by at most S (L2) has noise
-    of standard deviation S sigma / sqrt(w), so it is a Gaussian mechanism of mu = sqrt(w) / sigma; mu adds up
-    in squares (Dong, Roth and Su 2022, corollary 3.3), and the shares add up to at most 1.
+    Formal guarantee: for two tables that differ in one row, added or removed, all parts together are
+    dominated by one Gaussian mechanism of noise multiplier sigma, without sampling: `event`. This also holds
+    if results of earlier parts choose later ones. If one row moves the result of a part of share w by at most
+    S (L2), the part has noise of standard deviation S sigma / sqrt(w). It is a Gaussian mechanism of mu =
+    sqrt(w) / sigma. mu adds up in squares (Dong, Roth and Su 2022, corollary 3.3), and the shares add up to
+    at most 1.
 
     | case | outcome |
     | --- | --- |
-    | no rows | noise alone, of the same size |
+    | no rows | only noise, of the same size |
     | a code outside the cells, such as -1 | counts nowhere |
     | shares of more than 1 together | SettingError before anything is read |
     | no columns | an empty result, which takes no share |
 
     Args:
         noise_multiplier: sigma, > 0 and finite.
-        randomness: where noise comes from.
+        randomness: source of the noise.
 
     >>> from equidp.kernel.noise import SeededRandomness
     >>> release = Release(0.1, SeededRandomness(0))
@@ -107,7 +108,7 @@ def private_counts(codes: Codes, cells: int, *, noise_multiplier: float, randomn
         codes: [n], in [0, cells); others count nowhere.
         cells: number of classes or groups, also those that no row is in.
         noise_multiplier: standard deviation of the noise, > 0.
-        randomness: where noise comes from.
+        randomness: source of the noise.
 
     Returns:
         [cells].
@@ -139,25 +140,25 @@ def private_quantile(
 ) -> float:
     """A number that about this share of the values lies below, such as a threshold on a model's scores.
 
-    Halves the range 16 times, by noisy counts of values up to the middle; each count is off by noise of
-    standard deviation 4 sigma, which is how many rows the share is off by.
+    It halves the range 16 times, by noisy counts of values up to the middle. Each count is off by noise of
+    standard deviation 4 sigma. This is the number of rows by which the share is off.
 
-    Formal guarantee: one row, added or removed, changes each count by at most 1, so all of them together are
-    a Gaussian mechanism of this noise multiplier, without sampling. Charge `Event(1.0, noise_multiplier)`
-    before; a model that made the values must be charged for too.
+    Formal guarantee: one row, added or removed, changes each count by at most 1. All counts together are
+    therefore a Gaussian mechanism of this noise multiplier, without sampling. Charge `Event(1.0,
+    noise_multiplier)` before; a model that computed the values must also be charged for.
 
     | case | outcome |
     | --- | --- |
     | values outside [low, high], infinite | count as below or above everything |
     | NaN | counts as above everything |
-    | no values | a number that noise alone decides |
+    | no values | a number that only noise decides |
 
     Args:
         values: [n]; n is public.
         quantile: in (0, 1).
         low, high: public range.
         noise_multiplier: sigma of all counts together, > 0.
-        randomness: where noise comes from.
+        randomness: source of the noise.
 
     Raises:
         SettingError: a number outside its range.

@@ -1,6 +1,6 @@
 """Signals of columns: how well each tells the target by itself, to find those that were noted after it.
 
-They are read from all rows without privacy, and are for the owner of the table alone.
+They are read from all rows without privacy, and are only for the owner of the table.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MOST_ROWS = 20_000
 _MOST_CLASSES = 20
 _FOLDS = 5
 _INTERVALS = 32
-"""Numbers, and texts in alphabetical order, are cut into so many intervals."""
+"""Numbers, and texts in alphabetical order, are cut into this many intervals."""
 
 Ints = npt.NDArray[np.int64]
 
@@ -42,7 +42,7 @@ class Signal:
 
     Attributes:
         column: its name.
-        auc: area under the curve of the column alone, in [0, 1]; 0.5 tells nothing.
+        auc: area under the curve of the column by itself, in [0, 1]; 0.5 tells nothing.
         of: the class that it tells from all others.
     """
 
@@ -52,7 +52,7 @@ class Signal:
 
     @property
     def suspicious(self) -> bool:
-        """True where hardly any column that is known before the outcome tells as much."""
+        """True if hardly any column that is known before the outcome tells as much."""
         return self.auc > NAMED
 
 
@@ -60,9 +60,9 @@ def rank_signals(table: pd.DataFrame, recipe: Recipe) -> tuple[Signal, ...]:
     """Return the signal of each input column, the largest first; empty without two classes of 20 rows.
 
     It is the AUC of the rate of the target in an interval of the column's values, in alphabetical order for
-    texts, or in a text's category, whichever is larger. Rates are of other rows than the one they are for,
-    and of other people where the recipe says who is who: many categories are no signal by themselves. Missing
-    cells are a category of their own. Of several classes, the class told best counts.
+    texts, or in a text's category, whichever is larger. The rate for a row comes from other rows, and from
+    other people if the recipe names a person column, because many categories are no signal by themselves.
+    Missing cells are their own category. With several classes, the best predicted class counts.
 
     >>> table = pd.DataFrame({"ended": ["x", None] * 50, "age": range(100), "churn": ["yes", "no"] * 50})
     >>> [each.column for each in rank_signals(table, Recipe(target="churn")) if each.suspicious]

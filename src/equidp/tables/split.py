@@ -30,7 +30,7 @@ def draw_rows(table: pd.DataFrame, seed: int) -> npt.NDArray[np.float64]:
     Equal rows have draws of their own, as the first, second, ... of them.
 
     Args:
-        table: columns of floats, or of texts (None where missing).
+        table: columns of floats, or of texts (None if missing).
         seed: of the split.
 
     >>> draw_rows(pd.DataFrame({"age": [44.0, 44.0, 51.0]}), 0).round(3)
@@ -75,10 +75,10 @@ def _cell_bytes(column: pd.Series) -> npt.NDArray[np.uint8]:
 def rows_by_content(drawn: npt.NDArray[np.float64], groups: Codes, test_share: float) -> tuple[Codes, Codes]:
     """Return rows to train on and rows to test on, by their `draw_rows` from the seed and each row's content.
 
-    Rows with a draw below `test_share` are tested on; in a group without any, the row with the lowest draw
-    is, even where it is the only row. So one more row in the file adds at most one row to the training set
-    and removes none: what holds for training sets that differ in one example holds for files that differ in
-    one row. Equal rows have draws of their own, as the first, second, ... of them.
+    Rows with a draw below `test_share` are in the test set. In a group without such rows, the row with the
+    lowest draw is, even if it is the only row. One more row in the file therefore adds at most one row to the
+    training set and removes none. What holds for training sets that differ in one example also holds for
+    files that differ in one row. Equal rows have their own draws, as the first, second, ... of them.
     """
     tested = drawn < test_share
     for group in np.unique(groups):

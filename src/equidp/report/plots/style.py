@@ -72,7 +72,7 @@ def kind_looks(summary: Summary) -> dict[Kind, Look]:
 
 
 def method_looks(names: Iterable[str]) -> dict[str, Look]:
-    """Look of each method: by its place in `METHODS`, or by its name; the next one where that is in use."""
+    """Look of each method: by its place in `METHODS`, or by its name; the next one if that is in use."""
     names, places = list(dict.fromkeys(names)), {name: place - 1 for place, name in enumerate(METHODS)}
     looks: dict[str, Look] = {}
     for name in sorted(names, key=lambda name: (places.get(name, len(places)), name)):

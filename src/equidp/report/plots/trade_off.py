@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def trade_off(summary: Summary, axis: str, layout: Layout) -> Figure | None:
-    """Draw cost and largest gap against epsilon, a colour per method; None where no method has two epsilons.
+    """Draw cost and largest gap against epsilon, a colour per method; None if no method has two epsilons.
 
-    Where a method has several settings at one epsilon, no line joins its points.
+    If a method has several settings at one epsilon, no line joins its points.
     """
     rows = {row.kind: row for row in summary.overview}
     epsilons = {
