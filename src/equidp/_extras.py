@@ -40,7 +40,7 @@ def require_extra(name: str) -> Iterator[None]:
 
 
 def check_extras(needed: Mapping[str, Collection[str]]) -> None:
-    """Raise one MissingExtraError that names all packages that are not installed; nothing is imported.
+    """Raise one MissingExtraError that names all packages that are not installed. Nothing is imported.
 
     Args:
         needed: extra -> import names of the packages of it that are needed.

@@ -58,7 +58,7 @@ def check_outputs(outputs: Mapping[str, Name | None], *needed: Name | None) -> N
     """Raise unless each of several files can be written and none replaces another.
 
     Args:
-        outputs: option -> the file that it names; None if it is not given.
+        outputs: option -> the file that it names, or None if it is not given.
         needed: files, and folders of files, that must not be overwritten.
 
     Raises:
@@ -85,7 +85,7 @@ def check_folder(path: Name) -> None:
     """Raise unless files can be written in a folder, which exists or can be made; change nothing.
 
     Raises:
-        SettingError: no file can be written there; the message says why.
+        SettingError: no file can be written there. The message says why.
     """
     place = Path(os.path.realpath(path))
     try:

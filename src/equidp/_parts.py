@@ -29,7 +29,7 @@ def own_part(path: str, what: str, fits: Callable[[Any], bool], expected: str) -
     `python -m`.
 
     Args:
-        path: module:name; the name may have dots.
+        path: module:name. The name may have dots.
         what: kind of part, for messages, such as "method".
         fits: returns True for an object that can be such a part.
         expected: description of objects that fit, for messages.

@@ -59,7 +59,7 @@ def read_part(kind: type[_Part], content: Mapping[str, Any], place: str = "") ->
     """Return a dataclass from plain values by field.
 
     Args:
-        kind: the dataclass; the types of its fields say how each is read.
+        kind: the dataclass. The types of its fields say how each is read.
         content: as TOML and JSON hold it. A text stands for a list of one.
         place: its place, such as "[column.lab]".
 
@@ -147,7 +147,7 @@ def _take_only(*kinds: type, besides: tuple[type, ...] = ()) -> Callable[[Any, A
 
 
 def _read_text(value: Any, _: Any) -> str:
-    """Return a text; a date of TOML is one."""
+    """Return a text. A date of TOML is one."""
     if isinstance(value, datetime.date):
         return value.isoformat()
     return _take_only(str)(value, str)  # type: ignore[no-any-return]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 MOST_WEIGHT = 1e6
-"""Beyond this, products with losses leave float32's range soon; all that counts is how weights compare."""
+"""Beyond this, products with losses leave float32's range soon. All that counts is how weights compare."""
 _MOST_LISTED = 20
 """Names that an error lists."""
 
@@ -121,7 +121,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _to_float(value: Any) -> float:
-    """Number as a float, infinite beyond their range; NaN for what is not a number."""
+    """Number as a float, infinite beyond their range, or NaN for what is not a number."""
     try:
         return float(value) if _is_number(value) else math.nan
     except OverflowError:

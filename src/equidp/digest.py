@@ -2,7 +2,7 @@
 
 Code counts by its source: the functions and classes that an object is made of, and each user-defined module
 that they lie in or import. Values count too: attributes, arguments of a partial, what a closure holds, and
-globals that a function names. Installed packages and equidp count by name; a key holds their versions.
+globals that a function names. Installed packages and equidp count by name. A key holds their versions.
 
 Code without source has no digest, and its results are not kept. Examples are code that was typed into a plain
 interpreter, made by `exec`, or imported from a file that changed since. Notebook cells have a source.
@@ -41,7 +41,7 @@ def code_digest(thing: Any) -> str | None:
 
 
 def object_digest(thing: Any) -> str | None:
-    """Digest of an object and the code that it uses, not of all its modules; None without source.
+    """Digest of an object and the code that it uses, not of all its modules, or None without source.
 
     Only the name for a part of equidp. It covers what this process would run, and is the same in each
     process. It contains neither the order of sets nor names that pickles draw at random.
@@ -73,7 +73,7 @@ def read_code(thing: Any) -> tuple[str | None, dict[str, str]]:
 
 
 def module_digest(name: str) -> str | None:
-    """Digest of a module's source; None if there is none, or if it changed since it was imported."""
+    """Digest of a module's source, or None if there is none, or if it changed since it was imported."""
     source = _read_source(name)
     return source.digest if source is not None and source.current else None
 
@@ -314,7 +314,7 @@ _SOURCES: dict[int, tuple[Any, _Source]] = {}
 
 
 def _read_source(name: str) -> _Source | None:
-    """Source of a module; None if it has no file, or is installed."""
+    """Source of a module, or None if it has no file, or is installed."""
     module = sys.modules.get(name)
     spec = getattr(module, "__spec__", None)
     if id(spec) in _SOURCES:
@@ -349,7 +349,7 @@ def _is_installed(file: str) -> bool:
 
 
 def _find_file(module: str) -> str | None:
-    """File of a module that is not imported yet; None if it is not found or has no file."""
+    """File of a module that is not imported yet, or None if it is not found or has no file."""
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):

@@ -133,7 +133,7 @@ class Table:
     """A table of results, independent of the output format.
 
     Attributes:
-        columns: columns; the ones that name the row come first.
+        columns: columns. The ones that name the row come first.
         rows: rows with one cell per column.
         caption: line above the table.
         notes: sentences below the table.
@@ -179,7 +179,7 @@ class Table:
         ]
 
     def to_html(self, *, heads: bool = True) -> Markup:
-        """Return an HTML table element, without caption and notes; all texts are escaped.
+        """Return an HTML table element, without caption and notes. All texts are escaped.
 
         Args:
             heads: whether to include the headings.
@@ -213,7 +213,7 @@ class Table:
         """Print the table on a terminal of any width, without truncating values.
 
         Args:
-            console: output; None: standard output.
+            console: output. None: standard output.
             lines: whether to print a rule under the headings.
             split: whether to print columns that do not fit as further tables, each with the names of the
                 rows. Otherwise, lines that do not fit continue on the next line.
@@ -316,7 +316,7 @@ def _html_cell(column: Column, cell: Cell) -> Markup:
 
 
 def _html_bar(name: str, cell: Cell) -> Markup:
-    """A bar from 0 to 1 with a mark at a share and a band over its interval; empty without a share."""
+    """A bar from 0 to 1 with a mark at a share and a band over its interval, or empty without a share."""
     if not isinstance(cell, Interval) or math.isnan(cell.value):
         return Markup()
     value, low, high = (f"{100 * end:.1f}" for end in cell)

@@ -125,7 +125,7 @@ class MissingExtraError(EquidpError, ImportError):
 
 
 class TrainingStopped(KeyboardInterrupt):
-    """A signal ended training after a complete step; the run was saved and can be resumed.
+    """A signal ended training after a complete step. The run was saved and can be resumed.
 
     Attributes:
         signal: its number.
@@ -148,7 +148,7 @@ class PrivacyWarning(UserWarning):
 
 
 class DataWarning(UserWarning):
-    """Part of the data tells the model nothing; the rest is used.
+    """Part of the data tells the model nothing. The rest is used.
 
     >>> import warnings
     >>> warnings.simplefilter("ignore", DataWarning)  # where it is known
@@ -180,7 +180,7 @@ class CacheWarning(UserWarning):
 
 
 def error_text(error: BaseException) -> str:
-    """Kind and message of an error within a sentence, without a full stop; an assertion may have no message.
+    """Kind and message of an error within a sentence, without a full stop. An assertion may have no message.
 
     >>> error_text(ValueError("got 3; expected 4."))
     'ValueError: got 3; expected 4'

@@ -70,7 +70,7 @@ class Loss:
 
     Attributes:
         base: (outputs, targets [batch]) -> losses [batch].
-        class_weights: factor of each class, [classes]; None: all count alike.
+        class_weights: factor of each class, [classes]. None: all count alike.
         row_weights: whether targets carry a weight of their own (`equidp.data.targets.with_weights`).
         several_rows: whether an example has several rows, whose targets carry weights.
         dtype: type of the targets that `base` reads, if targets carry weights.
@@ -153,4 +153,4 @@ def own_output(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 LOSSES: Mapping[str, LossFunction] = MappingProxyType({"equidp.losses:own_output": own_output})
-"""Name of a loss in plans and files of runs -> loss; one of the user's is a function."""
+"""Name of a loss in plans and files of runs -> loss. One of the user's is a function."""

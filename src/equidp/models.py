@@ -150,7 +150,7 @@ class PrototypeModel(nn.Module):
     errors are used instead, so that its cosines stay small.
 
     Attributes:
-        noise: deviation of the noise in each weight; 0 before training, and without noise.
+        noise: deviation of the noise in each weight, or 0 before training, and without noise.
 
     >>> model = PrototypeModel(2, num_classes=2).eval()
     >>> model.linear.weight.data = torch.tensor([[3.0, 4.0], [0.0, 5.0]])

@@ -142,7 +142,7 @@ class Store:
             ) from error
 
     def get(self, key: str) -> Entry | None:
-        """Entry of a key; None if there is none. A damaged entry counts as none, with a CacheWarning."""
+        """Entry of a key, or None if there is none. A damaged entry counts as none, with a CacheWarning."""
         folder = self._place(key)
         if not folder.is_dir():
             return None
@@ -158,7 +158,7 @@ class Store:
         """Write an entry, or replace it; wait if another process is writing it.
 
         Raises:
-            DataError: it cannot be written; the entry is as it was before.
+            DataError: it cannot be written. The entry is as it was before.
         """
 
         def write(folder: Path) -> Facts:
@@ -178,7 +178,7 @@ class Store:
             key: of the entry.
             write: writes files into an empty folder, and returns facts.
             what: description in messages.
-            needed: bytes that will be written, about; 0: not known.
+            needed: bytes that will be written, about. 0: not known.
 
         Raises:
             DataError: the entry cannot be written, or the disk has too little space.

@@ -134,7 +134,7 @@ def _least_noise(
     factor: float = 2.0,
     tolerance: float = _TOLERANCE,
 ) -> float | None:
-    """Return the least noise whose run costs at most the target; None if 10^6 is too little.
+    """Return the least noise whose run costs at most the target, or None if 10^6 is too little.
 
     It is one at which the cost was computed, and no more than the target.
     """
@@ -158,7 +158,7 @@ def _least_noise(
 
 
 def _least_noise_by_secant(target: float, delta: float, plan: Plan) -> float | None:
-    """Return the least noise by privacy loss distributions; None if 10^6 is too little.
+    """Return the least noise by privacy loss distributions, or None if 10^6 is too little.
 
     A secant search with wide bins, at a tenth of the time, ends near it. The error that bins add to epsilon
     is quadratic in their width, so bins of twice the width show how large it is. The resulting noise is

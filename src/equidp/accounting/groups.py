@@ -21,7 +21,7 @@ from equidp.kernel.event import SMALLEST_SHARE, Event, EventCounts, Label, Share
 OTHER_GROUPS = "*"
 """Name of all groups that are not named."""
 ByGroup = Mapping[str, float] | str | None
-"""Numbers by name of a group, also as a text such as "rare=2,*=1"; None: none."""
+"""Numbers by name of a group, also as a text such as "rare=2,*=1". None: none."""
 BUDGETS = "epsilon_by_group"
 """Name of the setting that gives each group an epsilon."""
 _RANGES = {
@@ -32,7 +32,7 @@ _RANGES = {
 
 
 def numbers_by_group(setting: str, given: ByGroup) -> dict[str, float]:
-    """Return numbers by name of a group, of a mapping or a text; {}: none are given.
+    """Return numbers by name of a group, of a mapping or a text. {}: none are given.
 
     >>> numbers_by_group("rates", "rare=2, *=1")
     {'rare': 2.0, '*': 1.0}
@@ -140,7 +140,7 @@ class GroupSettings:
         return tuple(group_names)
 
     def run_epsilon(self, epsilon: float | None, group_names: Sequence[str] = ()) -> float | None:
-        """Return the epsilon of a run: as given, or the largest budget; None: neither is given.
+        """Return the epsilon of a run: as given, or the largest budget. None: neither is given.
 
         >>> GroupSettings(budgets={"rare": 1.0, "*": 3.0}).run_epsilon(None)
         3.0
@@ -165,12 +165,12 @@ class GroupSettings:
         Args:
             schedule: sample rate q, that rates are multiples of, and number of steps T.
             delta: of the whole run.
-            statistics_ratio: sigma_s / sigma of a policy with statistics; None: the policy has none.
+            statistics_ratio: sigma_s / sigma of a policy with statistics. None: the policy has none.
             epsilon, risk: of the whole run, which the noise is calibrated to, or to the largest budget.
             accountant: by which epsilon is meant.
             noise_multiplier: noise multiplier sigma, if neither is given and there is no budget.
             spent: what counts for every group in addition to the steps, such as a release.
-            group_names: names of all groups; empty: not known.
+            group_names: names of all groups. Empty: not known.
 
         Raises:
             SettingError: a group is unknown, no noise meets the target, no rate or bound meets a budget, or a
@@ -226,7 +226,7 @@ class GroupSettings:
         return Event(rate, noise_multiplier, statistics, shares=shares)
 
     def _shares(self, group_names: Sequence[str], sample_rate: float) -> tuple[Share, ...]:
-        """Rates and bounds of groups, in their order; empty without any, or while some are open."""
+        """Rates and bounds of groups, in their order, or empty without any, or while some are open."""
         known = self.names(group_names)
         if self.is_open or not (self.rates or self.bound_shares):
             return ()
@@ -299,7 +299,7 @@ class LabelBudgets:
 
     Attributes:
         by_label: epsilon of each label; of None: of everyone.
-        plan: all that the run is to spend; it counts whole, taken or not.
+        plan: all that the run is to spend. It counts whole, taken or not.
         delta, accountant: of the epsilons.
     """
 

@@ -110,7 +110,7 @@ def share_noise(name: str, share: float, epsilon: float | None, delta: float) ->
 
 
 def check_share(name: str, share: float | None, epsilon: float | None) -> None:
-    """Raise a SettingError unless a release can take this share of a target epsilon; None: it takes none."""
+    """Raise a SettingError unless a release can take this share of a target epsilon. None: it takes none."""
     if share is None:
         return
     check_number("(0, 1)", "", **{name: share})

@@ -17,7 +17,7 @@ def replacement_epsilon(entries: Entries, delta: float, accountant: str = "pld")
 
     To replace an example is to remove one and to add one. If (e, d) holds for each, (2 e, d (1 + exp(e)))
     holds for both together (Vadhan 2017, Lemma 2.2). d is chosen so that this delta is the requested one.
-    This is an upper bound for any mechanism; a Gaussian without sampling has less.
+    This is an upper bound for any mechanism. A Gaussian without sampling has less.
 
     Arguments are as in `epsilon`. The result is infinite if none was found, at 1,200 at the latest.
 

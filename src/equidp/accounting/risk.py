@@ -183,7 +183,7 @@ class RiskTarget:
 
     Attributes:
         most: largest value allowed, in (its false-positive rate, 1), or for the advantage in (0, 1).
-        false_positive_rate: false-positive rate at which `most` limits the true-positive rate, in (0, 1);
+        false_positive_rate: false-positive rate at which `most` limits the true-positive rate, in (0, 1).
             None: `most` limits the advantage.
 
     Raises:
@@ -206,7 +206,7 @@ class RiskTarget:
 
     @classmethod
     def of(cls, *numbers: float) -> RiskTarget | None:
-        """Return the target for one number or two; None without numbers."""
+        """Return the target for one number or two, or None without numbers."""
         if len(numbers) > 2:
             raise SettingError(
                 f"risk={numbers}; expected an advantage, or a true-positive and a false-positive rate.",
@@ -220,6 +220,6 @@ class RiskTarget:
         return f"true-positive rate {self.most:g} at a false-positive rate of {self.false_positive_rate:g}"
 
     def measure_event(self, event: dp_accounting.DpEvent) -> float:
-        """Return an event's value of this risk; the target is met if it is at most `most`."""
+        """Return an event's value of this risk. The target is met if it is at most `most`."""
         rate = self.false_positive_rate
         return _risk_of_row(event, () if rate is None else (rate,)).values[0]

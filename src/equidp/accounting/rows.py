@@ -60,7 +60,7 @@ def epsilon(entries: Entries, delta: float, accountant: str = "pld", rows: int =
 
 @lru_cache(maxsize=1024)
 def _epsilon_of_rows(entries: EventCounts, delta: float, rows: int) -> float:
-    """Epsilon from bins that narrow with it; each width gives an upper bound."""
+    """Epsilon from bins that narrow with it. Each width gives an upper bound."""
     costs, event = one_row.count_costs(entries), mechanism(entries, rows)
     always = [(Event(1.0, cost.noise / rows), count) for cost, count in costs.items()]
     found, last = one_row.epsilon(always, delta, "rdp"), math.inf

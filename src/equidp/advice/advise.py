@@ -28,7 +28,7 @@ from equidp.training.plan import Plan
 DEFAULT_EPSILON = 3.0
 """Epsilon of advice and of comparisons that no privacy is given for."""
 SHARED = ("delta", "loss", "class_weight", "noise_multiplier")
-"""Options of a plan that say what is trained for and how privately; no advice is on them."""
+"""Options of a plan that say what is trained for and how privately. No advice is on them."""
 
 _SCATTERING = "scattering"
 _SMALLEST_BATCH, _LARGEST_BATCH = 512, 8192
@@ -50,9 +50,9 @@ class Data(NamedTuple):
     Attributes:
         examples: their number.
         numbers: True for one tensor of floating-point numbers.
-        features: scattering features of an example; 0 for what is no image, or too small.
+        features: scattering features of an example, or 0 for what is no image, or too small.
         cut: whether the columns of a table are cut into intervals.
-        unit: name of features of norm 1; None for other inputs.
+        unit: name of features of norm 1, or None for other inputs.
     """
 
     examples: int
@@ -68,12 +68,12 @@ class Rule:
 
     Attributes:
         kind: of data, in words.
-        holds: whether data is of this kind; the first rule that holds is taken.
+        holds: whether data is of this kind. The first rule that holds is taken.
         evidence: for method, features and settings together.
-        settings: fields of `Plan` and settings of the method; empty: the user's plan.
+        settings: fields of `Plan` and settings of the method. Empty: the user's plan.
         method: a name from `METHODS`.
         deviation: standard deviation of a prediction (the difference of two logits) due to noise only, from
-            which the learning rate follows; None: `settings` have it.
+            which the learning rate follows. None: `settings` have it.
     """
 
     kind: str
@@ -141,7 +141,7 @@ RULES = (
         {"model": "logistic", "clipping_bound": 2.0, "learning_rate": 10.0, "schedule": "cosine"},
     ),
 )
-"""Rule of each kind of data; the first that holds is taken."""
+"""Rule of each kind of data. The first that holds is taken."""
 
 
 @dataclass(frozen=True)
@@ -150,11 +150,11 @@ class Advice:
 
     Attributes:
         method: a name from `METHODS`.
-        features: a name from `FEATURES`; None: inputs as they are.
-        settings: fields of `Plan` and settings of the method, by name; empty: the user's plan.
-        binning: of the columns of a table; None: as they are encoded.
-        evidence: sentence on the evidence for the choice; "" if the user chose otherwise.
-        caution: a sentence on what the settings cannot do; "": none.
+        features: a name from `FEATURES`. None: inputs as they are.
+        settings: fields of `Plan` and settings of the method, by name. Empty: the user's plan.
+        binning: of the columns of a table. None: as they are encoded.
+        evidence: sentence on the evidence for the choice, or "" if the user chose otherwise.
+        caution: a sentence on what the settings cannot do. "": none.
         given: settings that the user gave.
 
     Example:
@@ -176,8 +176,8 @@ class Advice:
         """Return the advice with the user's settings, features and method; its evidence if it still holds.
 
         Args:
-            given: settings by name; those that the method does not have are left out.
-            features: name of the features that are trained on; None: inputs as they are.
+            given: settings by name. Those that the method does not have are left out.
+            features: name of the features that are trained on. None: inputs as they are.
             method: that is trained by.
         """
         known = {each.name for each in settings_of(method_named(method).policy)} | Plan.names()
@@ -224,10 +224,10 @@ def advise(
 
     Args:
         train: training data.
-        level: epsilon or risk of the run; empty: noise is the given `noise_multiplier`.
+        level: epsilon or risk of the run. Empty: noise is the given `noise_multiplier`.
         given: settings that the user gives, by name, which the learning rate suits.
-        binning: of the columns that the run trains on; None: the data has no columns.
-        features: name of the features, if the inputs are features of norm 1 (`normalised_features`); None:
+        binning: of the columns that the run trains on. None: the data has no columns.
+        features: name of the features, if the inputs are features of norm 1 (`normalised_features`). None:
             other inputs.
 
     Raises:
@@ -339,12 +339,12 @@ def _sums_of_rates(schedule: str, left_out: int, steps: int) -> tuple[float, flo
 
 
 def images_of(source: DataSource, seed: int) -> GroupedDataset | None:
-    """Training images of a source with features that `advise` may choose; None for other sources."""
+    """Training images of a source with features that `advise` may choose, or None for other sources."""
     if isinstance(source, WithFeatures) and source.features == _SCATTERING:
         return source.source.split(seed).train
     return None
 
 
 def normalised_features(source: DataSource) -> str | None:
-    """Name of a source's features if each example's features have norm 1; None for other inputs."""
+    """Name of a source's features if each example's features have norm 1, or None for other inputs."""
     return source.label if isinstance(source, WithFeatures) and source.normalised else None

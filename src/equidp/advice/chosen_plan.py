@@ -38,11 +38,11 @@ class ChosenPlan:
     Attributes:
         plan: how to train.
         method: that "auto" stands for.
-        features: that are trained on; None: inputs as they are.
-        binning: of the columns of a table, such as "cut:4,16"; None: the data has no columns.
+        features: that are trained on. None: inputs as they are.
+        binning: of the columns of a table, such as "cut:4,16". None: the data has no columns.
         origins: setting -> its origin.
         otherwise: origin of all other settings.
-        advice: with these settings and the reasons that hold for them; None: other settings than recommended.
+        advice: with these settings and the reasons that hold for them. None: other settings than recommended.
     """
 
     plan: Plan

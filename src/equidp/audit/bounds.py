@@ -102,7 +102,7 @@ def noise_from_rates(rates: Rates, claim: EventCounts, delta: float, level: floa
         level: of confidence.
 
     Returns:
-        >= 0; infinite if no noise explains the rates.
+        >= 0, or infinite if no noise explains the rates.
 
     >>> from equidp.kernel.event import Event
     >>> claim = ((Event(rate=1.0, noise=1.0), 1),)

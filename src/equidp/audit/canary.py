@@ -23,7 +23,7 @@ _TIE = 1e-4
 class CanaryEngine:
     """Engine whose inputs are numbers of examples, [batch, 1], so that an audit knows who was drawn.
 
-    An inner engine measures the examples; one of a number beyond them is a canary, with a chosen gradient.
+    An inner engine measures the examples. One of a number beyond them is a canary, with a chosen gradient.
 
     Args:
         engine: measures the examples.

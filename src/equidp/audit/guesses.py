@@ -27,7 +27,7 @@ class Features(NamedTuple):
 
     Attributes:
         likelihood: log likelihood ratio of the gradients released, [runs].
-        spread: distance between the largest and the smallest release of a run, [runs]; 0 for one step.
+        spread: distance between the largest and the smallest release of a run, [runs], or 0 for one step.
         state: numbers of the policy's state at the end of a run, [runs, numbers].
     """
 

@@ -21,7 +21,7 @@ class GroupBound:
         group: its name; "all" for all groups.
         tests: runs with the group's canary and without.
         claimed: epsilon of the claim for the group.
-        epsilon: bound for the claimed mechanism with more or less noise (`audit.bounds`); infinite if no
+        epsilon: bound for the claimed mechanism with more or less noise (`audit.bounds`), or infinite if no
             noise explains the guesses.
         assumption_free: bound for any mechanism.
     """
@@ -39,7 +39,7 @@ class GroupBound:
 
     @property
     def share(self) -> float:
-        """The bound as a share of the claim; NaN for a group whose steps cost nothing."""
+        """The bound as a share of the claim, or NaN for a group whose steps cost nothing."""
         return self.epsilon / self.claimed if self.claimed else math.nan
 
 

@@ -63,7 +63,7 @@ def audit_step(
     Args:
         train: training data. A random part of b / q examples, with b from the plan, takes part in the runs.
         method: name from `METHODS`, import path, or your own policy.
-        plan: model, batch size, delta and settings of methods; default: `Plan()`.
+        plan: model, batch size, delta and settings of methods. Default: `Plan()`.
         epsilon: claimed epsilon, to which the noise is calibrated. Groups with other rates or bounds have
             their own.
         sample_rate: sampling rate q. At 1, every example takes part, and the audit sees most.
@@ -225,12 +225,12 @@ class RepeatedRuns:
         self._measure_others()
 
     def claim(self, group: int) -> EventCounts:
-        """Return what a run costs the examples of a group, as one event; empty: nothing."""
+        """Return what a run costs the examples of a group, as one event. Empty: nothing."""
         cost = self.event.cost(Label(self.event.column, self._data.group_names[group]))
         return ((Event(*cost), self._steps),) if cost.rate else ()
 
     def features(self, runs: int, group: int | None, randomness: Randomness) -> list[Features]:
-        """Take runs with a canary of the group; None: without, and return features for canaries of each."""
+        """Take runs with a canary of the group. None: without, and return features for canaries of each."""
         data, n = self._data, len(self._data)
         judged = list(range(data.num_groups)) if group is None else [group]
         norm = float(self.norms[judged[0]])

@@ -157,7 +157,7 @@ class Cell:
         return balanced_class_weights(count_by_seed(train, noise, self.seed), noise)
 
     def trainer(self, data: DataSplit, callbacks: Sequence[TableCallback] = ()) -> Trainer:
-        """Trainer of the run, checked; no step is spent yet."""
+        """Trainer of the run, checked. No step is spent yet."""
         ledger = Ledger(unit=data.train.unit)
         run = ledger.new_run(seeded=True)
         for event in self.released:
@@ -203,7 +203,7 @@ class Trees:
     Attributes:
         source: source of the split of `seed`.
         seed: of the split and of the trees.
-        class_weight: class name -> weight of its rows; None: 1 each.
+        class_weight: class name -> weight of its rows. None: 1 each.
         balanced: weigh the rows of each class by one over their number instead.
     """
 
@@ -271,7 +271,7 @@ class CellResult:
 
     @classmethod
     def kept(cls, store: Store, key: str | None) -> CellResult | None:
-        """Read results written by `keep`; None if there are none."""
+        """Read results written by `keep`, or None if there are none."""
         entry = None if key is None else store.get(key)
         if entry is None:
             return None
@@ -280,18 +280,18 @@ class CellResult:
 
 
 def part_digests(plan: ResolvedPlan) -> dict[str, str | None]:
-    """Digests of the code of a plan's policy, model and loss; None for code without source."""
+    """Digests of the code of a plan's policy, model and loss, or None for code without source."""
     parts = {"method": type(plan.policy), "model": plan.plan.factory, "loss": plan.plan.loss_function}
     return {name: code_digest(part) for name, part in parts.items() if part is not None}
 
 
 def counts_events(noise_multiplier: float | None) -> tuple[Event, ...]:
-    """Release of the counts of classes with this noise; none without noise."""
+    """Release of the counts of classes with this noise, or none without noise."""
     return (Event(1.0, noise_multiplier),) if noise_multiplier else ()
 
 
 def count_by_seed(train: GroupedDataset, noise_multiplier: float, seed: int) -> dict[str, float]:
-    """Counts of the classes by name, whose noise follows from the seed; 0: exact counts."""
+    """Counts of the classes by name, whose noise follows from the seed. 0: exact counts."""
     return count_classes(train, noise_multiplier, SeededRandomness(seed, _COUNTS))
 
 
@@ -328,7 +328,7 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 def train_cell(key: str, cell: Training, threads: int | None) -> tuple[str, CellResult]:
-    """Train one cell in this process; the process that sent it keeps the result."""
+    """Train one cell in this process. The process that sent it keeps the result."""
     # Torch's generator of initial weights and its number of threads are one for all threads of a process.
     with _ONE_AT_A_TIME:
         if threads is not None:
@@ -377,9 +377,9 @@ def spread(function: Callable[..., Any], calls: Any, jobs: int | None = None) ->
     """Yield `function(*arguments, threads)` for each call, as they finish, on joblib's active backend.
 
     Args:
-        function: its last argument is the number of torch threads of each; None: as many as torch has.
+        function: its last argument is the number of torch threads of each. None: as many as torch has.
         calls: arguments of each call.
-        jobs: calls at a time; None: the number from `joblib.parallel_config`, or all of the backend.
+        jobs: calls at a time. None: the number from `joblib.parallel_config`, or all of the backend.
 
     Raises:
         SettingError: a process died.

@@ -82,7 +82,7 @@ log = logging.getLogger(__name__)
 @final
 @dataclass(frozen=True)
 class PreparedComparison:
-    """Cells of a comparison; one of each kind was built.
+    """Cells of a comparison. One of each kind was built.
 
     Attributes:
         asked: what is compared.
@@ -164,7 +164,7 @@ class PreparedComparison:
 
     @property
     def trees(self) -> list[Trees]:
-        """Boosted trees for each seed; none if the data is not a table, or nothing is searched."""
+        """Boosted trees for each seed, or none if the data is not a table, or nothing is searched."""
         source = None
         if self.searched:
             source = source_of_trees(self.choice.shared.source(self.source), self.seeds[0])

@@ -72,7 +72,7 @@ class ComparisonPlan:
 
     Attributes:
         methods, seeds, plan, changes, gap_tolerance, against, tune, callbacks: see `equidp.compare`.
-        epsilons: target epsilons; none: the plan's epsilon.
+        epsilons: target epsilons. None: the plan's epsilon.
         options: settings of the plan and of methods, which override `plan`.
         metric: of costs, gaps and tests.
         decision: of two classes; with `base_rate_threshold`, each run has the base rate that it counts.
@@ -130,12 +130,12 @@ class ComparisonPlan:
 
     @property
     def seed_numbers(self) -> list[int]:
-        """Each seed; one run of each kind is trained by it."""
+        """Each seed. One run of each kind is trained by it."""
         return checked_seeds(self.seeds)
 
     @property
     def target_epsilons(self) -> tuple[float, ...]:
-        """Each target epsilon once, or the plan's epsilon; empty: none was given."""
+        """Each target epsilon once, or the plan's epsilon. Empty: none was given."""
         for each in self.epsilons:
             check_number("(0, inf)", epsilon=each)
         if self.epsilons:
@@ -168,8 +168,8 @@ class Variant:
         method: to train with.
         plan: how to train.
         source: of its inputs.
-        setting: label of what differs from other runs of the method; "" without a difference.
-        epsilon: target; None: the plan's noise multiplier.
+        setting: label of what differs from other runs of the method, or "" without a difference.
+        epsilon: target. None: the plan's noise multiplier.
         swept: its changes, by name.
         reference: setting of the reference that it is measured against; of a reference, its own setting.
         rates: multiples of the learning rate to try, of a reference.
@@ -220,8 +220,8 @@ class Choice:
 
     Attributes:
         shared: plan of all methods, except "auto" if it has its own settings.
-        automatic: of "auto" as a method of its own; None: it is not compared, or has the shared settings.
-        epsilons: targets; empty: the noise multiplier of the plans.
+        automatic: of "auto" as a method of its own. None: it is not compared, or has the shared settings.
+        epsilons: targets. Empty: the noise multiplier of the plans.
         published: whether the reference trains only by the plan, as published.
     """
 
@@ -364,7 +364,7 @@ def reference_variants(
 ) -> tuple[list[Variant], list[Variant]]:
     """Return plain SGD for each model and inputs that private variants have, and these with its names.
 
-    The reference of the plan's own model has the setting ""; the reference of another has what differs.
+    The reference of the plan's own model has the setting "". The reference of another has what differs.
 
     Args:
         asked: what is compared.

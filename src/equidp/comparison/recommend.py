@@ -35,7 +35,7 @@ class Standing:
         value: the metric over all examples.
         gap: the largest gap in cost between two groups.
         behind: loss in the metric against the best method.
-        by: label of the method that beats it in every group; "" if none does, or if this was not tested.
+        by: label of the method that beats it in every group, or "" if none does, or if this was not tested.
     """
 
     label: str
@@ -61,9 +61,9 @@ class Recommendation:
     meaningful (`equidp.evaluation.baselines.judge_baselines`), or from one seed.
 
     Attributes:
-        epsilon: target epsilon; None if the comparison had no target.
-        method, setting: recommended method and setting; "" if nothing can be recommended.
-        chosen: standing of the recommended method; None if nothing can be recommended.
+        epsilon: target epsilon, or None if the comparison had no target.
+        method, setting: recommended method and setting, or "" if nothing can be recommended.
+        chosen: standing of the recommended method, or None if nothing can be recommended.
         worse: methods that are clearly worse in the metric.
         far_behind: methods that are not clearly worse, but by more than the tolerance on average.
         beaten: methods that are neither, and that another one beats in every group.

@@ -50,11 +50,11 @@ class Setup:
         seeds: one run of each method and setting per seed.
         versions: of the packages that the results depend on.
         gap_tolerance: largest gap in privacy cost that counts as equal.
-        command: the command that made the comparison; "" without a command.
+        command: the command that made the comparison, or "" without a command.
         swept: settings of which several values were compared -> those values; columns of the results.
-        positive: name of the positive class; "" unless there are two.
-        against: the method that others are compared with seed by seed; "" for none.
-        auto_takes: method that "auto" was compared as; "": it was not, or has a row of its own.
+        positive: name of the positive class, or "" unless there are two.
+        against: the method that others are compared with seed by seed, or "" for none.
+        auto_takes: method that "auto" was compared as. "": it was not, or has a row of its own.
     """
 
     data: str
@@ -117,7 +117,7 @@ class Comparison:
             whose names begin with "sensitive" are computed from raw training data and must not be shared.
         metric: metric of costs, gaps and verdicts.
         seconds: training time of all runs, including stored runs.
-        tuning: how the settings of each method were chosen; None: all methods trained by the plan.
+        tuning: how the settings of each method were chosen. None: all methods trained by the plan.
 
     Example:
         >>> import equidp
@@ -208,7 +208,7 @@ class Comparison:
 
     @property
     def sensitive_diagnosis(self) -> Diagnosis | None:
-        """Diagnosis of the private runs, from callbacks=[Diagnostics()]; None without it.
+        """Diagnosis of the private runs, from callbacks=[Diagnostics()], or None without it.
 
         It is computed from raw training data and must not be shared.
         """

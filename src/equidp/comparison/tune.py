@@ -37,7 +37,7 @@ DRAWS_SEED = 20265
 NUM_SEEDS = 3
 """Number of seeds that finalists are tried on."""
 FINALISTS = 3
-"""Number of settings per method that are tried on every tuning seed; others are tried only on the first."""
+"""Number of settings per method that are tried on every tuning seed. Others are tried only on the first."""
 _FIRST_SEED = 100
 
 SHARED: Mapping[str, Range] = {
@@ -90,7 +90,7 @@ def tuned_settings(method: MethodLike, fixed: Sequence[str]) -> dict[str, Range]
 def drawn_settings(
     method: MethodLike, plan: Plan, draws: int, *, fixed: Sequence[str] = (), num_train: int
 ) -> list[dict[str, Any]]:
-    """Return settings to try as changes of a plan, each once; the first are the plan's own.
+    """Return settings to try as changes of a plan, each once. The first are the plan's own.
 
     All methods have the same multiples of the settings that they share.
 
@@ -160,7 +160,7 @@ class Tuning:
     Attributes:
         draws: settings of each method.
         seeds: that were tuned on.
-        settings: kind of run -> chosen settings by name; {} for the plan's own.
+        settings: kind of run -> chosen settings by name, or {} for the plan's own.
         trials: one row per kind and number: method, setting, number, seeds (how many it was tried on),
             overall (mean of the metric over all held-out examples), worst_cost, chosen, and settings as text.
             worst_cost is the mean of the largest loss of a group against the chosen reference; for a

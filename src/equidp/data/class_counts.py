@@ -17,11 +17,11 @@ from equidp.tables.release import private_counts
 def count_classes(
     train: GroupedDataset, noise_multiplier: float = 0.0, randomness: Randomness | None = None
 ) -> dict[str, float]:
-    """Return the number of training examples of each class by name; a person counts by the first row.
+    """Return the number of training examples of each class by name. A person counts by the first row.
 
     Args:
         train: training part of a split.
-        noise_multiplier: of the release, which is to be charged before; 0: exact counts, which epsilon does
+        noise_multiplier: of the release, which is to be charged before. 0: exact counts, which epsilon does
             not cover.
         randomness: source of the noise; needed for a release.
     """
@@ -42,7 +42,7 @@ def balanced_class_weights(counts: Mapping[str, float], noise_multiplier: float)
 
     Args:
         counts: from `count_classes`.
-        noise_multiplier: of these counts; 0: they are exact.
+        noise_multiplier: of these counts. 0: they are exact.
 
     >>> balanced_class_weights({"no": 75.0, "yes": 25.0}, 0.0)
     {'no': 0.6666666666666666, 'yes': 2.0}

@@ -39,7 +39,7 @@ class Grouping:
     """Groups by one of the columns that the groups of a dataset combine, or these groups themselves.
 
     Attributes:
-        name: of the column, or columns; "": not known.
+        name: of the column, or columns. "": not known.
         groups: names of its groups, such as "F" and "M".
         places: for each group of the dataset, the place of the one of these that it is part of, [K].
     """
@@ -66,17 +66,17 @@ class GroupedDataset:
             `model(**inputs)` with a mapping.
         targets: [n] or [n, rows], int64 classes in [0, len(class_names)).
         groups: [n], int64 group indices in [0, len(group_names)).
-        group_names: one name per group. The number of groups is public; a group may be empty here.
+        group_names: one name per group. The number of groups is public. A group may be empty here.
         class_names: one name per class. The number of classes is public.
         source: name of the people behind the examples, such as "adult", the same for every preparation of
-            their rows; "": not known.
-        weights: public numbers >= 0 that multiply the loss of each row in training, in the targets' shape;
+            their rows. "": not known.
+        weights: public numbers >= 0 that multiply the loss of each row in training, in the targets' shape.
             None: all are 1. An example's loss is the sum over its rows, and a row of weight 0 counts as
             absent. Tests and evaluations ignore weights.
-        people: [n], int64: person of each test example, so that cards can hide metrics of few people; None:
+        people: [n], int64: person of each test example, so that cards can hide metrics of few people. None:
             each example is a different person. Training ignores it; see `equidp.by_person`.
-        row_groups: [n, rows], int64: group of each row of an example; None: the example's group.
-        groupings: columns that the groups combine, which evaluations show one by one; (): not known.
+        row_groups: [n, rows], int64: group of each row of an example. None: the example's group.
+        groupings: columns that the groups combine, which evaluations show one by one. (): not known.
         crossed: whether evaluations show the combinations.
         repeats_rows: True if `subset` took an example several times. A Trainer warns about it, because
             epsilon covers each copy by itself.
@@ -187,7 +187,7 @@ class GroupedDataset:
 
     @property
     def rows(self) -> int | None:
-        """Number of rows of each example; None: an example is a row."""
+        """Number of rows of each example. None: an example is a row."""
         return int(self.targets.shape[1]) if self.targets.dim() == 2 else None
 
     @property
@@ -341,7 +341,7 @@ class NamedTensors(Dataset[Any]):
     """Rows in memory without groups: a mapping of tensors, whose labels are the targets.
 
     Attributes:
-        inputs: name -> tensor [n, ...]; the model gets them by name.
+        inputs: name -> tensor [n, ...]. The model gets them by name.
         labels: [n, ...].
     """
 
@@ -380,7 +380,7 @@ def as_one_group(data: Any, class_names: Sequence[str] = ()) -> Any:
     `GroupedDataset` of one group; anything else as it is.
 
     Args:
-        class_names: of the model; empty: the classes are numbered.
+        class_names: of the model. Empty: the classes are numbered.
 
     >>> rows = torch.utils.data.TensorDataset(torch.eye(2), torch.arange(2))
     >>> as_one_group(rows).group_names

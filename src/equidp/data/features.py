@@ -29,7 +29,7 @@ from equidp.kernel.generators import from_the_system
 from equidp.store import key_of
 
 Transform = Callable[[Tensor], Tensor]
-"""Inputs [n, ...] -> features [n, ...], floating point; each row is a function of only that row of inputs."""
+"""Inputs [n, ...] -> features [n, ...], floating point. Each row is a function of only that row of inputs."""
 
 NETWORK = "efficientnet-lite0"
 FEATURES: dict[str, Callable[[], Transform]] = {
@@ -46,7 +46,7 @@ class WithFeatures:
 
     Args:
         source: of one tensor of inputs, other than a table.
-        features: name from `FEATURES`; a network's name may have a number of pixels per side, such as
+        features: name from `FEATURES`. A network's name may have a number of pixels per side, such as
             "efficientnet-lite0@112". Or your own torch module, which is called in evaluation mode, or
             function of inputs, fixed before the private data is seen.
 

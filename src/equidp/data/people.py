@@ -116,7 +116,7 @@ class PeoplesRows:
         )
 
     def left_out_message(self) -> str:
-        """Return a sentence on the rows left out, only for the owner of the data; "" if there are none."""
+        """Return a sentence on the rows left out, only for the owner of the data, or "" if there are none."""
         crowded, left_out = int((self.left_out > 0).sum()), int(self.left_out.sum())
         if not crowded:
             return ""

@@ -18,7 +18,7 @@ _XU_CENSUS: Settings = {
 
 
 def _esipova(plan: Settings, *, adapt: Settings, fixed: Settings) -> Settings:
-    """Add settings of Esipova et al.'s global methods; their sigma_s is 10, not 10 sigma."""
+    """Add settings of Esipova et al.'s global methods. Their sigma_s is 10, not 10 sigma."""
     ratio = {"statistics_ratio": 10.0 / plan.get("noise_multiplier", 1.0)}
     return {**plan, "by_method": {"global-adapt": {**adapt, **ratio}, "global": fixed}}
 
@@ -56,7 +56,7 @@ PUBLISHED: dict[str, Settings] = {
 
 
 def published_settings(data: str | DataSource) -> Settings:
-    """Return the published settings of a named dataset, or of a source that has them; {} without any.
+    """Return the published settings of a named dataset, or of a source that has them, or {} without any.
 
     Raises:
         SettingError: a text that names no data.

@@ -44,7 +44,7 @@ class RowDigests:
         return len(self.values)
 
     def count_shared(self, other: RowDigests) -> int:
-        """Return how many of these rows are rows of other data; 0 if chance may explain all of them.
+        """Return how many of these rows are rows of other data, or 0 if chance may explain all of them.
 
         By chance, a row equals one of n rows with probability 1 - f_1 / n, and one that occurs once among
         them with probability 2 f_2 / n. Here f_k is the number of rows that occur k times there (Good, The
@@ -77,7 +77,7 @@ class RowDigests:
 
 
 def _are_among(rows: Tensor, others: Tensor) -> Tensor:
-    """Return which rows are among others; both are sorted, each once."""
+    """Return which rows are among others. Both are sorted, each once."""
     if not len(others):
         return torch.zeros(len(rows), dtype=torch.bool)
     places = torch.searchsorted(others, rows).clamp_(max=len(others) - 1)

@@ -156,7 +156,7 @@ class Unencoded:
         features: [n, columns], floats and texts.
         examples: of each row, all but the inputs, which are [n, 0].
         train, test: row indices of either set, in order.
-        people: the training rows of each person, whose rows are one example; None: each row is one.
+        people: the training rows of each person, whose rows are one example. None: each row is one.
         notes: sentences on the choice of the rows.
         textual: names of the target and group columns that hold texts.
     """
@@ -194,7 +194,7 @@ class ColumnSource(DataSource, Protocol):
         private_noise: noise multiplier of private preprocessing in `split`, whose noise follows from the
             seed: for comparisons. None: exact statistics.
         binning: text of a `Binning`, such as "standard" or "cut:4,16". None: none was given, so advice may
-            choose one; the columns are encoded by "standard" until then.
+            choose one. The columns are encoded by "standard" until then.
     """
 
     @property
@@ -240,7 +240,7 @@ def with_binning(source: DataSource, binning: str | None) -> DataSource:
 
 
 def binning_of(source: DataSource) -> str | None:
-    """Return the binning that a source was given; None without one."""
+    """Return the binning that a source was given, or None without one."""
     return source.binning if isinstance(source, ColumnSource) else None
 
 

@@ -37,7 +37,7 @@ class ValidationPart:
 
     @property
     def private_noise(self) -> float | None:
-        """Noise multiplier of the private preprocessing of the source; None without it."""
+        """Noise multiplier of the private preprocessing of the source, or None without it."""
         return getattr(self.source, "private_noise", None)
 
     def split(self, seed: int) -> DataSplit:

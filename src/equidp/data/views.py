@@ -34,7 +34,7 @@ def _flip_images(images: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _shift_images(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Move each image by its own number of pixels in either direction; its border is continued outwards."""
+    """Move each image by its own number of pixels in either direction. Its border is continued outwards."""
     count, sides = len(images), images.shape[2:]
     reach = [max(1, side // _REACH) for side in sides]
     wide = pad(images, (reach[1], reach[1], reach[0], reach[0]), mode="replicate")
@@ -55,7 +55,7 @@ AUGMENTATIONS: dict[str, tuple[Callable[[Tensor, torch.Generator], Tensor], ...]
     "shift": (_shift_images,),
     "flip-shift": (_flip_images, _shift_images),
 }
-"""Name -> what is done to images [n, channels, height, width], in order; nothing is read off data."""
+"""Name -> what is done to images [n, channels, height, width], in order. Nothing is read off data."""
 
 
 @final

@@ -33,7 +33,7 @@ class Diagnostics(TableCallback):
 
     Attributes:
         every: number of steps between diagnoses.
-        groups: names of the groups to diagnose; None: all.
+        groups: names of the groups to diagnose. None: all.
         effort: how much to measure each time.
         seed: seed of the samples and vectors.
 

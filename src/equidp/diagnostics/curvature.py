@@ -61,7 +61,7 @@ def estimate_trace(
     """Return a matrix's trace by products with random signs (Hutchinson 1990), and its standard error.
 
     Args:
-        product: of the matrix, exact or unbiased; its spread is in the standard error.
+        product: of the matrix, exact or unbiased. Its spread is in the standard error.
         like: a vector, [parameters], of the length, type and device of those to draw.
         vectors: of random signs; with fewer than 30, the standard error itself is uncertain.
         generator: of the signs; on the CPU.

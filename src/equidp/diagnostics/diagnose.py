@@ -92,12 +92,12 @@ def diagnose(
         batch_size: expected size b of a Poisson sample.
         learning_rate: learning rate eta of a plain gradient step.
         noise_multiplier: noise multiplier sigma.
-        policy_state: what the policy has learned, such as `trainer.policy_state`; None: state before the
+        policy_state: what the policy has learned, such as `trainer.policy_state`. None: state before the
             first step.
-        loss: (outputs, targets) -> losses [batch]; default: cross-entropy.
+        loss: (outputs, targets) -> losses [batch]. Default: cross-entropy.
         engine: name of the gradient engine.
-        groups: names of the groups to diagnose; None: all.
-        effort: how much to measure; default: `Effort()`.
+        groups: names of the groups to diagnose. None: all.
+        effort: how much to measure. Default: `Effort()`.
         seed: seed of the samples and vectors.
 
     Raises:
@@ -140,7 +140,7 @@ def diagnose(
 
 
 def check_groups(data: GroupedDataset, step: Step, groups: Sequence[str] | None) -> list[int]:
-    """Return the indices of the groups to diagnose; None: all.
+    """Return the indices of the groups to diagnose. None: all.
 
     Raises:
         SettingError, DataError: a policy that neither clips nor adds noise; a group that is unknown, or has

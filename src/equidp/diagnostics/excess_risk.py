@@ -197,7 +197,7 @@ def clipping_error(
 def best_clipping_bound(norms: Tensor, *, epsilon: float, expected_count: float) -> float:
     """Return the C that minimises (C / epsilon) / b^k + mean_i max(0, v_i - C).
 
-    It is the (1 - 1 / (b^k epsilon)) quantile of the norms; 0 if b^k epsilon <= 1, because noise then
+    It is the (1 - 1 / (b^k epsilon)) quantile of the norms, or 0 if b^k epsilon <= 1, because noise then
     outweighs every gradient.
 
     Args:

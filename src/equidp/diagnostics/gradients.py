@@ -101,7 +101,7 @@ class BatchGradients:
 
     @property
     def ratio(self) -> Tensor:
-        """r = |c_B| / |g_B|; 1 if both are zero."""
+        """r = |c_B| / |g_B|, or 1 if both are zero."""
         mean, clipped = self.mean.norm(), self.clipped.norm()
         return torch.where(mean > 0, clipped / mean, torch.ones_like(mean))
 
@@ -118,7 +118,7 @@ class BatchGradients:
 
 
 def cosine(one: Tensor, other: Tensor) -> float:
-    """Return the cosine of two vectors, [parameters]; NaN if one is zero."""
+    """Return the cosine of two vectors, [parameters], or NaN if one is zero."""
     one, other = to_double(one), to_double(other)
     return float((one @ other) / (one.norm() * other.norm()))
 
@@ -126,7 +126,7 @@ def cosine(one: Tensor, other: Tensor) -> float:
 def batch_gradients(
     subject: Subject, policy: Policy, state: Any, data: GroupedDataset, sample: Tensor, *, batch_size: float
 ) -> BatchGradients:
-    """Return the gradients of one sample of the data; those that are not finite count for nothing.
+    """Return the gradients of one sample of the data. Those that are not finite count for nothing.
 
     Args:
         subject, policy, state: that gradients and weights come from.

@@ -51,8 +51,8 @@ class Effort:
 
     Attributes:
         batches: number of Poisson samples for estimating expectations, >= 2.
-        gradient_examples: number of examples per group for its gradient and norms; None: all, which is exact.
-        curvature_examples: number of examples per group in a product with its Hessian; None: all. They are
+        gradient_examples: number of examples per group for its gradient and norms. None: all, which is exact.
+        curvature_examples: number of examples per group in a product with its Hessian. None: all. They are
             drawn again for each batch and each trace vector, so that standard errors include the draw.
             Eigenvalues use one draw.
         trace_vectors: number of random sign vectors for a trace, >= 2.

@@ -49,7 +49,7 @@ def dataset_norms(
         engine: of the model.
         inputs, targets: [n, ...], n >= 1.
         chunk_size: examples at a time; bounds memory.
-        device: device of the model, to which each chunk is moved; None: the examples are already there.
+        device: device of the model, to which each chunk is moved. None: the examples are already there.
         context: of a policy that changes losses, [n, ...] each.
 
     >>> from equidp.engines import make_engine

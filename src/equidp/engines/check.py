@@ -96,11 +96,11 @@ def checked_engine(
         name: "ghost", "functional" or "auto".
         model: reads rows, [batch, ...]; restored at the end.
         loss: of examples of one row, or a `Loss` of several.
-        row: inputs and targets of one row or more; their shapes and types are read, no value.
+        row: inputs and targets of one row or more. Their shapes and types are read, no value.
         class_names: one name per class, if targets are classes.
-        policy: that the engine measures for; one that changes losses has the functional engine.
+        policy: that the engine measures for. One that changes losses has the functional engine.
         examples: public rows of these shapes and types, for a model that takes none that are made up.
-        at_a_time: the most examples that training gives the engine at a time; None: no limit.
+        at_a_time: the most examples that training gives the engine at a time. None: no limit.
 
     Raises:
         ModelError: says what was found, and what to do.
@@ -591,7 +591,7 @@ def _rows_to_try(
 
 
 def outputs_of(model: nn.Module, inputs: Inputs) -> Any:
-    """Return outputs, [batch, ...]; a model that fails, or gives anything else, is refused in words."""
+    """Return outputs, [batch, ...]. A model that fails, or gives anything else, is refused in words."""
     try:
         outputs = call_model(model, inputs)
     except EquidpError:  # has a reason of its own
@@ -616,7 +616,7 @@ def outputs_of(model: nn.Module, inputs: Inputs) -> Any:
 
 
 def losses_of(loss: LossFunction, outputs: Any, targets: Inputs) -> Tensor:
-    """Return the losses, [batch]; a loss that fails, or gives anything else, is refused in words."""
+    """Return the losses, [batch]. A loss that fails, or gives anything else, is refused in words."""
     try:
         losses = loss(outputs, targets)
     except EquidpError:  # has a reason of its own
@@ -651,7 +651,7 @@ def losses_of(loss: LossFunction, outputs: Any, targets: Inputs) -> Tensor:
 
 
 def _dtype_that_works(loss: LossFunction, outputs: Any, targets: Any) -> torch.dtype | None:
-    """A type of targets, other than theirs, of which the loss can be taken; None: there is none."""
+    """A type of targets, other than theirs, of which the loss can be taken. None: there is none."""
     for dtype in (torch.int64, outputs.dtype) if isinstance(outputs, Tensor) else ():
         with suppress(Exception):
             if isinstance(targets, Tensor) and dtype != targets.dtype:
@@ -679,5 +679,5 @@ def _check_last_class(loss: LossFunction, outputs: Any, targets: Any, class_name
 
 
 def _parent(model: nn.Module, module: nn.Module) -> nn.Module | None:
-    """The module of a model that holds this one; None: none does."""
+    """The module of a model that holds this one. None: none does."""
     return next((each for each in model.modules() if module in set(each.children())), None)

@@ -40,7 +40,7 @@ class FunctionalEngine:
         model: any module whose outputs for one example do not depend on others; a `UnitModel` for examples of
             several rows.
         loss: (outputs, targets) -> losses [batch].
-        chunk_size: examples at a time; None: the number that keeps gradients within a quarter of a gibibyte.
+        chunk_size: examples at a time. None: the number that keeps gradients within a quarter of a gibibyte.
         objective: what is differentiated instead of the loss if examples come with a context.
 
     Raises:

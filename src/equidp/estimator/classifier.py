@@ -72,11 +72,11 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         method: name from `equidp.METHODS`. Methods that treat groups differently need fit's
             `sensitive_features`.
         epsilon: epsilon of one fit; None only for method "sgd", which is not private.
-        delta: delta of one fit; None: a tenth of 1 / n, rounded down to a power of ten.
+        delta: delta of one fit. None: a tenth of 1 / n, rounded down to a power of ten.
         model: "logistic", "mlp", or a factory: ((number of columns,), number of classes) -> module.
         epochs: number of passes over the data.
-        batch_size: expected batch size b; None: 256, or n if that is less.
-        learning_rate: learning rate; None: 0.5, or 0.01 with adam.
+        batch_size: expected batch size b. None: 256, or n if that is less.
+        learning_rate: learning rate. None: 0.5, or 0.01 with adam.
         momentum, weight_decay: settings of the optimizer.
         optimizer: "sgd", or "adam", which is `equidp.PrivateAdam`.
         schedule, average, average_share: as in `equidp.Plan`; they cost no privacy.
@@ -96,7 +96,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         epsilon_by_group: group -> budget, such as {"rare": 1.0, "*": 3.0}; `epsilon` is the largest budget.
         protect_by: "sampling" or "scaling": whether rates or bound shares follow from budgets; see
             `equidp.Plan`.
-        loss: function of (outputs [batch, classes], class codes [batch]) that returns one loss per example;
+        loss: function of (outputs [batch, classes], class codes [batch]) that returns one loss per example.
             None: cross-entropy.
         ledger: `equidp.Ledger` of all fits on this data, including fits of clones. A fit that exceeds its
             limit raises a BudgetError.
@@ -106,14 +106,14 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             gives a warning.
 
     Attributes:
-        classes_: class labels, [classes]; the list of classes is public.
+        classes_: class labels, [classes]. The list of classes is public.
         n_features_in_, feature_names_in_: columns seen in fit.
-        group_names_: one name per group; the list of groups is public.
+        group_names_: one name per group. The list of groups is public.
         run_: `equidp.Run` with the model and what it spent.
         epsilon_spent_, delta_, noise_multiplier_: values of this fit; epsilon includes the class counts of
             "balanced".
         class_weight_: weights in use, [classes]. The weights of "balanced" are released, and may be shown.
-        coef_, intercept_: coefficients and intercepts of a linear model; other models have none.
+        coef_, intercept_: coefficients and intercepts of a linear model. Other models have none.
         epsilon_total_: epsilon of this fit and this estimator's earlier fits together, for someone who is in
             the data of each, by Renyi divergences at one order. With a ledger, it covers all entries of the
             ledger, also from clones and other estimators, and this estimator's fits that the ledger does not
@@ -202,7 +202,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _trainer(self, X: Any, y: Any, features: Any, sample_weight: Any, people: Any) -> Trainer:
-        """Return the Trainer of a fit, checked and ready; nothing is spent yet. Features are of groups."""
+        """Return the Trainer of a fit, checked and ready. Nothing is spent yet. Features are of groups."""
         check_order(X=X, y=y, sensitive_features=features, sample_weight=sample_weight, people=people)
         check_numbers(X)
         X, y = validate_data(self, X, y, dtype=[np.float64, np.float32])
@@ -245,7 +245,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return tuple(map(str, self.classes_))
 
     def _resolve(self, num_examples: int) -> ResolvedPlan:
-        """Return the plan of a fit on n examples; its noise leaves room for counts of classes."""
+        """Return the plan of a fit on n examples. Its noise leaves room for counts of classes."""
         plan = plan_of(self, num_examples)
         if plan.private == (self.epsilon is None):
             wanted = "a number > 0" if plan.private else "None, for it gives no privacy"
@@ -268,7 +268,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return plan.resolve(num_examples, self.group_names_)
 
     def _class_weights(self) -> dict[str, float] | None:
-        """Return the public weight of each class by name; 1 if it will follow from counts."""
+        """Return the public weight of each class by name, or 1 if it will follow from counts."""
         names = dict(zip(self.classes_.tolist(), self._class_names, strict=True))
         if self.class_weight is None:
             return None

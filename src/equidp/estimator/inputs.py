@@ -96,7 +96,7 @@ def groups_of(sensitive_features: Any, n: int) -> tuple[Tensor, tuple[str, ...]]
 
 
 def weights_of_rows(sample_weight: Any, classes: Tensor) -> Tensor | None:
-    """Return the public weight of each row, [n]; None if none was given, or all are 1.
+    """Return the public weight of each row, [n], or None if none was given, or all are 1.
 
     Raises:
         DataError: another number of weights, one that is not a number from 0 on, or all above 0 of one class.
@@ -121,7 +121,7 @@ def weights_of_rows(sample_weight: Any, classes: Tensor) -> Tensor | None:
 
 
 def people_of(people: Any, most_rows: int | None, n: int) -> PeoplesRows | None:
-    """Return the rows of each person; None if each row is an example. Warns about rows that are left out.
+    """Return the rows of each person, or None if each row is an example. Warns about rows that are left out.
 
     Raises:
         SettingError: people without a number of rows for each, or the other way round.

@@ -32,7 +32,7 @@ class Judgement:
     """Judgement of one baseline.
 
     Attributes:
-        baseline: setting of the baseline method's runs; "" if the baseline has one setting.
+        baseline: setting of the baseline method's runs, or "" if the baseline has one setting.
         fault: "" if the baseline is meaningful. "diverged": its loss is not finite in some seed. "constant":
             half of its runs or more are no better than one constant prediction. "beaten": some kind of
             private run is better over all examples, on average by more than a tenth of the tolerance, and on

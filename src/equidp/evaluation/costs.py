@@ -61,7 +61,7 @@ def privacy_costs(
         results: of the baseline and of private runs.
         baseline: the method without privacy.
         metric: the metric of costs.
-        best: results of the best model without privacy, with a row for each seed and group; None: not known.
+        best: results of the best model without privacy, with a row for each seed and group. None: not known.
 
     Raises:
         DataError: a run has no baseline run of its seed, or several.
@@ -98,7 +98,7 @@ def group_gaps(costs: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         Columns method, setting, seed, pair ("a | b", or "largest") and cost_gap = |pi_a - pi_b|, of privacy
-        costs pi; NaN if a group has none.
+        costs pi, or NaN if a group has none.
     """
     rows = []
     for run, part in costs[costs["group"] != ALL].groupby(RUN, sort=False):

@@ -36,8 +36,8 @@ class Effect:
             With more classes, what it adds to each class's logit, relative to their mean. For numbers, what
             it adds to the prediction, in its units. The mean over parts, without the part for missing values,
             is 0.
-        edges: between the intervals, rising; None for texts.
-        texts: of the parts of a column of texts, or "cell 48805" for a hashed one; () for numbers.
+        edges: between the intervals, rising, or None for texts.
+        texts: of the parts of a column of texts, or "cell 48805" for a hashed one, or () for numbers.
         missing: True if the last part is for missing numbers.
         public: True if edges or texts are public, or were released with noise that epsilon counts. Otherwise
             they come from training rows, and are not for a card.
@@ -68,7 +68,7 @@ class Effect:
 def column_effects(
     encoder: TableEncoder, model: nn.Module, num_classes: int, positive: int | None = None
 ) -> tuple[Effect, ...]:
-    """Return the effect of each column, the largest spread first; empty unless the model is linear.
+    """Return the effect of each column, the largest spread first, or empty unless the model is linear.
 
     They are on the log odds of the positive one of two classes (None: the second). An encoder that does not
     cut columns has none.
@@ -103,7 +103,7 @@ def column_effects(
 
 
 def _weights(model: nn.Module, width: int) -> Floats | None:
-    """Return the weights of a linear model, [inputs, outputs]; None: another one, or it diverged."""
+    """Return the weights of a linear model, [inputs, outputs]. None: another one, or it diverged."""
     device = device_of(model)
 
     def outputs(inputs: Tensor) -> Tensor:

@@ -76,19 +76,19 @@ class Evaluation:
     Attributes:
         level: of the intervals.
         metric: the metric of costs and blind spots.
-        groupings: names of the groupings, such as columns that are shown one by one; "": not known.
+        groupings: names of the groupings, such as columns that are shown one by one. "": not known.
         groups: accuracy and loss by group (`accuracy_table`).
         values: each metric by group (`measure_values`).
-        recalls: recall by group and class; empty if accuracy is the same (`recalls`).
-        costs: privacy cost of each group (`paired_costs`); None without a baseline.
+        recalls: recall by group and class, or empty if accuracy is the same (`recalls`).
+        costs: privacy cost of each group (`paired_costs`), or None without a baseline.
         calibration: mean predicted probability and observed share, by group (`calibration_table`).
         all_gaps: parity and odds differences by grouping (`fairness_gaps`).
-        blind_spots: facts that the metric hides; None without examples.
-        positive: the name of the positive class; "" unless there are two classes.
-        threshold: predicted risk from which on it is predicted; None: the most probable class is.
-        people: how many people the examples are of; None: each is of another.
+        blind_spots: facts that the metric hides, or None without examples.
+        positive: the name of the positive class, or "" unless there are two classes.
+        threshold: predicted risk from which on it is predicted. None: the most probable class is.
+        people: how many people the examples are of. None: each is of another.
         small: groups and classes of few people.
-        rest: the same without their examples; None: there are none.
+        rest: the same without their examples. None: there are none.
         weights, rows: digests of the model's values and of the test rows, by which a card knows them.
     """
 
@@ -187,7 +187,7 @@ def evaluate(
         test: examples that it was not trained on.
         level: of the intervals.
         baseline: a model trained without privacy on the same data, to show what privacy cost.
-        metric: what cost and the comparison with a constant prediction are about; None: accuracy.
+        metric: what cost and the comparison with a constant prediction are about. None: accuracy.
         decision: of two classes, which is the positive one, and from which risk on it is predicted.
 
     Raises:

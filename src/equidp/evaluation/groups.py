@@ -37,7 +37,7 @@ def by_group(groups: npt.NDArray[np.int64], names: Sequence[str]) -> list[tuple[
 
 
 def group_metrics(outputs: Tensor, test: GroupedDataset) -> pd.DataFrame:
-    """Return group, count, accuracy and loss (cross-entropy); NaN for a group without examples.
+    """Return group, count, accuracy and loss (cross-entropy), or NaN for a group without examples.
 
     Args:
         outputs: logits, [n, classes].
@@ -76,7 +76,7 @@ class Part:
         grouping: name of the grouping; "" of all.
         group: name of its group, or "all".
         members: which examples they are, [n].
-        model, base: predictions of either; None: there is no baseline.
+        model, base: predictions of either. None: there is no baseline.
     """
 
     grouping: str
@@ -99,7 +99,7 @@ class Part:
 def parts_of(
     test: GroupedDataset, outputs: Sequence[Tensor], decision: Decision, small: SmallCells
 ) -> list[Part]:
-    """Return the parts of a test set that are shown, without its small cells; all of it is the last.
+    """Return the parts of a test set that are shown, without its small cells. All of it is the last.
 
     `outputs` are the outputs of a model, and of a baseline if there is one.
     """

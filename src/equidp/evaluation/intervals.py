@@ -36,7 +36,7 @@ def mean_interval(
 ) -> Interval:
     """Return a mean and Student's t interval, cut to the range `within`; no interval for a single value.
 
-    `freedom` are the degrees of freedom; None: one less than there are values.
+    `freedom` are the degrees of freedom. None: one less than there are values.
 
     >>> mean_interval([1.0, 2.0, 3.0], within=(0.0, np.inf))
     (2.0, 0.0, 4.484...)

@@ -47,9 +47,9 @@ class Metric:
         higher_is_better: whether a larger value means a better model.
         range: smallest and largest possible value.
         tasks: tasks that it supports: "binary" and "multiclass".
-        interval: (predictions, level) -> (low, high); None: percentiles of 200 resamples of the examples,
+        interval: (predictions, level) -> (low, high). None: percentiles of 200 resamples of the examples,
             drawn from a fixed seed.
-        per_example: predictions -> value of each example, [n], whose mean is the metric; None: not available.
+        per_example: predictions -> value of each example, [n], whose mean is the metric. None: not available.
 
     Raises:
         SettingError: the name has other characters, or the range is invalid.
@@ -232,10 +232,10 @@ _BEST_IF_INFORMED = ("accuracy", "balanced_accuracy", "auc", "log_loss", "brier"
 
 
 def metric_for(metric: str | Metric | None, class_names: Sequence[str]) -> Metric:
-    """Return a metric for this many classes by its name, or the given one; None: accuracy.
+    """Return a metric for this many classes by its name, or the given one. None: accuracy.
 
     Raises:
-        SettingError: no such metric, or one that the task has not; it says which are.
+        SettingError: no such metric, or one that the task has not. It says which are.
     """
     chosen, task = metric_named("accuracy" if metric is None else metric), task_of(class_names)
     if task not in chosen.tasks:

@@ -44,8 +44,8 @@ class Decision:
     """The positive one of two classes, and the threshold on its predicted probability.
 
     Attributes:
-        positive: name of the positive class; None: `positive_by_name`.
-        threshold: predicted probability, in [0, 1], from which the positive class is predicted; None: predict
+        positive: name of the positive class. None: `positive_by_name`.
+        threshold: predicted probability, in [0, 1], from which the positive class is predicted. None: predict
             the most probable class.
 
     Raises:
@@ -63,7 +63,7 @@ class Decision:
             check_number("[0, 1]", ", a predicted probability such as 0.5", threshold=self.threshold)
 
     def index(self, class_names: Sequence[str]) -> int | None:
-        """Return which class is positive; None unless there are two classes.
+        """Return which class is positive, or None unless there are two classes.
 
         Raises:
             SettingError: the class does not exist, or there are more than two classes.
@@ -119,7 +119,7 @@ class Predictions:
         targets: true classes, [n] int64.
         probabilities: predicted probability of each class, [n, classes] float64.
         class_names: one name per class.
-        positive: index of the positive class; None unless there are two classes.
+        positive: index of the positive class, or None unless there are two classes.
         threshold: see `Decision`.
 
     >>> predictions = Predictions(np.array([0, 1]), np.array([[0.9, 0.1], [0.7, 0.3]]), ("no", "yes"), 1, 0.2)
@@ -157,7 +157,7 @@ class Predictions:
 
     @property
     def positive_name(self) -> str:
-        """Return the name of the positive class; "" unless there are two classes."""
+        """Return the name of the positive class, or "" unless there are two classes."""
         return "" if self.positive is None else self.class_names[self.positive]
 
     @cached_property

@@ -172,7 +172,7 @@ def few_people_groups(test: GroupedDataset) -> set[str]:
 
 
 def people_of(test: GroupedDataset) -> Codes:
-    """Return whose each example is, [n]; each is of another person unless the test set says it."""
+    """Return whose each example is, [n]. Each is of another person unless the test set says it."""
     people: Codes = np.arange(len(test)) if test.people is None else test.people.numpy()
     return people
 

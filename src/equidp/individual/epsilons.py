@@ -44,7 +44,7 @@ def individual_epsilons(
         delta: in (0, 1).
         accountant: a name from `INDIVIDUAL_ACCOUNTANTS`.
         others: (event, number) pairs that each example pays in full as well.
-        labels: of each example, [n]; None: all pay what the largest rate and whole bounds cost.
+        labels: of each example, [n]. None: all pay what the largest rate and whole bounds cost.
 
     Raises:
         SettingError: delta outside (0, 1), or an unknown accountant.

@@ -110,7 +110,7 @@ class IndividualReport:
     def sensitive_by_group(self) -> pd.DataFrame:
         """Return count, mean, quantiles and maximum of epsilon, one row per group and one for all.
 
-        `over_lowest` is the mean divided by the lowest mean of a group; NaN: a group without examples.
+        `over_lowest` is the mean divided by the lowest mean of a group. NaN: a group without examples.
         """
         rows = []
         for name, chosen in [

@@ -61,7 +61,7 @@ def tight_epsilons(
 
     Args:
         counts: how many steps each example spent at each mechanism, [n, mechanisms].
-        means: 1 / noise multiplier of each mechanism, >= 0; infinite: no noise.
+        means: 1 / noise multiplier of each mechanism, >= 0. Infinite: no noise.
         sample_rate: q in (0, 1], of all mechanisms or of each.
         delta: in (0, 1).
 
@@ -102,7 +102,7 @@ def tight_profiles(
         epsilons: >= 0, [epsilons].
 
     Returns:
-        The larger of both directions; 1 if a mechanism has almost no noise (mean above 100).
+        The larger of both directions, or 1 if a mechanism has almost no noise (mean above 100).
     """
     deltas = np.zeros((len(counts), len(epsilons)))
     for removing in (True, False):
@@ -132,7 +132,7 @@ class _Window(NamedTuple):
     half: float
 
     def epsilons(self, delta: float) -> Floats:
-        """Return epsilon of each history, [n]; infinite if delta is within the slack."""
+        """Return epsilon of each history, [n], or infinite if delta is within the slack."""
         target = delta - self.slack
         found = np.maximum(self.centres + _find_crossings(self.deltas, target, self.half), 0.0)
         return np.where(target > 0, found, np.inf)
@@ -262,7 +262,7 @@ def _law(
 
 @lru_cache(maxsize=1024)
 def _cumulants(mean: float, sample_rate: float, removing: bool) -> Floats:
-    """Return log E e^(+-tilt (loss - average)), [2, tilts]; infinite if it cannot be computed."""
+    """Return log E e^(+-tilt (loss - average)), [2, tilts], or infinite if it cannot be computed."""
     losses, logs, average = _law(mean, sample_rate, removing, 40.0, 4001)
     known = _TILTS * mean <= _FARTHEST_TILT
     cumulants = np.full((2, len(_TILTS)), np.inf)

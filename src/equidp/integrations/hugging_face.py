@@ -56,12 +56,12 @@ class Privacy:
     Attributes:
         plan: method, epsilon or noise, delta and accountant. Batch size, epochs or steps come from
             `TrainingArguments`.
-        loss: (logits, labels) -> losses [batch]; None: the loss of the model's task (`task_loss`).
+        loss: (logits, labels) -> losses [batch]. None: the loss of the model's task (`task_loss`).
         engine: name of an engine.
         seed: None: samples and noise come from the operating system; a number, for research: from it.
-        group_names, group_column: the groups, and the column of a row that says its group, from 0; None: no
+        group_names, group_column: the groups, and the column of a row that says its group, from 0. None: no
             groups.
-        ledger: ledger of the steps; None: the file `_ledger` in `output_dir`.
+        ledger: ledger of the steps. None: the file `_ledger` in `output_dir`.
         examples: a few public rows to try the model on, in the form of `train_dataset`'s.
     """
 
@@ -348,7 +348,7 @@ class PrivateTrainer(transformers.Trainer):
         return Path(self.args.output_dir)
 
     def _open_ledger(self) -> Ledger:
-        """Ledger of the run; one that is opened here is closed when `train` ends."""
+        """Ledger of the run. One that is opened here is closed when `train` ends."""
         if self.privacy.ledger is not None:
             return self.privacy.ledger
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -356,7 +356,7 @@ class PrivateTrainer(transformers.Trainer):
         return self._opened
 
     def _restore(self, private: Trainer, folder: Path) -> None:
-        """Go on from a checkpoint, whose weights `train` loaded; its lost steps stay spent."""
+        """Go on from a checkpoint, whose weights `train` loaded. Its lost steps stay spent."""
         path = folder / STATE
         if not path.is_file():
             raise CheckpointError(
@@ -405,7 +405,7 @@ class RowCollator:
     Attributes:
         collate: rows -> tensors by name, [rows, ...].
         label: name of the labels.
-        group: column of a row's group; None: no groups.
+        group: column of a row's group. None: no groups.
     """
 
     collate: Callable[[list[Any]], Mapping[str, Any]]

@@ -48,7 +48,7 @@ STATE = "equidp"
 class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignore[misc]  # not followed
     """Private steps for `Trainer(strategy=...)` of Lightning, on one device.
 
-    A step draws a Poisson sample whose expected size is the `batch_size` of the training DataLoader; its
+    A step draws a Poisson sample whose expected size is the `batch_size` of the training DataLoader. Its
     order and batches are not used. An epoch has n / b steps, rounded. `max_epochs` or `max_steps` is the
     plan, which is known before the first step. Each row goes through `collate_fn` and `training_step` by
     itself, as a batch of one, and the functional engine differentiates its loss. With `loss`, the module's
@@ -61,13 +61,13 @@ class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignor
     Args:
         plan: method, epsilon or noise, delta and more. Batch size and steps come from the DataLoader and the
             Trainer. None: made from `options`.
-        loss: (outputs of `forward`, targets) -> losses [batch], of rows (inputs, target); None: the loss that
+        loss: (outputs of `forward`, targets) -> losses [batch], of rows (inputs, target). None: the loss that
             `training_step` gives.
         engine: name of an engine, if `loss` is given.
         group_names, group: the groups, and a function from an item of the dataset to the number of its group.
         seed, augment, examples: see `equidp.Trainer`.
-        ledger: ledger of the steps; None: the file `_ledger` in the Trainer's `default_root_dir`.
-        device: device for training; None: the Trainer's accelerator.
+        ledger: ledger of the steps. None: the file `_ledger` in the Trainer's `default_root_dir`.
+        device: device for training. None: the Trainer's accelerator.
         options: fields of `equidp.Plan`, in place of a plan.
 
     Attributes:
@@ -281,7 +281,7 @@ class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignor
         return self._opened
 
     def _restore(self, private: Trainer) -> None:
-        """Go on from the loaded checkpoint, whose weights Lightning restored; its lost steps stay spent."""
+        """Go on from the loaded checkpoint, whose weights Lightning restored. Its lost steps stay spent."""
         state = None if self._loaded is None else self._loaded.get(STATE)
         if state is None:
             raise CheckpointError(

@@ -49,7 +49,7 @@ _FEWEST_UNITS = 2.0**20
 
 
 def capped_weights(weights: Tensor, norms: Tensor, sensitivity: float | Tensor) -> Tensor:
-    """Return weights [batch] clamped to [0, sensitivity / norm]; the batch may be empty.
+    """Return weights [batch] clamped to [0, sensitivity / norm]. The batch may be empty.
 
     Formal guarantee: weight * norm <= sensitivity for each example whose true norm is at most max(norm,
     1e-10). The sensitivity is one number, or one per example, [batch]. It is at least 1/16 of
@@ -161,7 +161,7 @@ def example_rows(
 ) -> Tensor:
     """Return the policy's rows of statistics, [batch, cells], before they are bounded, as `example_weights`.
 
-    Terms, [batch, terms], come from `measured_terms`; None: zeros.
+    Terms, [batch, terms], come from `measured_terms`. None: zeros.
     """
     terms = norms.new_zeros(len(norms), policy.loss_terms) if terms is None else terms
     examples = norms, groups, *terms.unbind(dim=1)
@@ -170,7 +170,7 @@ def example_rows(
 
 
 def example_context(policy: Policy, state: Any, groups: Tensor) -> Context:
-    """Return the context of each example's loss, [batch, ...] each; () if there is none or no example.
+    """Return the context of each example's loss, [batch, ...] each, or () if there is none or no example.
 
     Formal guarantee: an example's context is a function of the state and its own group. Its gradient is
     therefore a function of the example, the parameters and releases, so a cap on the gradient bounds what the

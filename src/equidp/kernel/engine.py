@@ -19,7 +19,7 @@ LossOfExample = Callable[[dict[str, Tensor]], tuple[Tensor, Any]]
 tuple if they are several tensors."""
 
 Context = tuple[Tensor, ...]
-"""Public numbers for the losses of examples, [batch, ...] each; empty if the policy changes no loss."""
+"""Public numbers for the losses of examples, [batch, ...] each, or empty if the policy changes no loss."""
 
 Sums = dict[nn.Parameter, Tensor]
 """Sums over examples in float64, [*shape], by parameter, perhaps without those that no loss depends on."""
@@ -38,7 +38,7 @@ class Measured(NamedTuple):
 
     Attributes:
         norms: per-example gradient norms over all trainable parameters, [batch], float32 or wider.
-        terms: terms that a policy adds to the losses, [batch, terms]; None without a context.
+        terms: terms that a policy adds to the losses, [batch, terms], or None without a context.
         sums: function of finite weights [batch] that returns sum_i weights[i] * gradient_i. It keeps what it
             needs of the batch in memory until it is deleted. Examples are added in float64, in parts of at
             most 2^13. In any order, the additions lose at most 2^-40 of sum_i weights[i] |gradient_i|, and

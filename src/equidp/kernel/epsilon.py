@@ -56,7 +56,7 @@ def epsilon(entries: Entries, delta: float, accountant: str = "pld", label: Labe
         entries: (event, count) pairs.
         delta: delta in (0, 1).
         accountant: name from `ACCOUNTANTS`.
-        label: label of the example; None: any example.
+        label: label of the example. None: any example.
 
     Raises:
         SettingError: delta is NaN or outside (0, 1), the accountant is unknown, or entries are not such
@@ -134,7 +134,7 @@ Numbers = npt.NDArray[np.float64]
 def renyi_divergences(
     event: dp_accounting.DpEvent, orders: tuple[float, ...] | None = None
 ) -> tuple[Numbers, Numbers]:
-    """Return orders and the Renyi divergence of a `mechanism` at each, [orders]; None: the library's orders.
+    """Return orders and the Renyi divergence of a `mechanism` at each, [orders]. None: the library's orders.
 
     Guarantee: for any set of orders, the smallest epsilon over them is an upper bound. More orders never make
     it larger.

@@ -11,7 +11,7 @@ from equidp._validate import check_number
 from equidp.errors import SettingError
 
 STEP = "step"
-"""Name of the event of a step; a release has another."""
+"""Name of the event of a step. A release has another."""
 SMALLEST_SHARE = 1 / 16
 """Smallest share of a bound that a label may have, except 0. Rounding adds a share of the whole bound to a
 sum (`bounding.ROUNDING`). For smaller shares, it would not be small compared with the label's own bound."""
@@ -35,7 +35,7 @@ class Cost(NamedTuple):
 
     Attributes:
         rate: probability that the example is sampled, in [0, 1].
-        noise: noise multiplier, relative to what the example can move. 0: no privacy; infinite: nothing is
+        noise: noise multiplier, relative to what the example can move. 0: no privacy. Infinite: nothing is
             spent.
     """
 
@@ -79,12 +79,12 @@ class Event:
 
     Attributes:
         rate: largest probability that an example is in the sample, in (0, 1].
-        noise: noise sigma of the gradient query over its sensitivity, in [0, inf); 0: no privacy.
-        statistics_noise: noise sigma_s of the statistics query over its sensitivity of 1; None: no such
+        noise: noise sigma of the gradient query over its sensitivity, in [0, inf). 0: no privacy.
+        statistics_noise: noise sigma_s of the statistics query over its sensitivity of 1. None: no such
             query.
         name: name of the event, `STEP` for a step.
-        shares: one share per label, in the order of their numbers; empty: all examples are treated alike.
-        column: digest of the labels' column (`Label`); "" without shares.
+        shares: one share per label, in the order of their numbers. Empty: all examples are treated alike.
+        column: digest of the labels' column (`Label`), or "" without shares.
 
     Raises:
         SettingError: a value is NaN or outside its range, a label has two shares, or `rate` is not the
@@ -122,12 +122,12 @@ class Event:
 
     @property
     def labels(self) -> tuple[Label, ...]:
-        """Labels that the event has shares for; none if all examples are treated alike."""
+        """Labels that the event has shares for, or none if all examples are treated alike."""
         return tuple(Label(self.column, each.label) for each in self.shares)
 
     @property
     def drawn_rates(self) -> tuple[float, ...]:
-        """Sampling probability of each label; 0 for a label that may add nothing.
+        """Sampling probability of each label, or 0 for a label that may add nothing.
 
         An absent example does not even change the order in which the others are added."""
         return tuple(self.cost(label).rate for label in self.labels)
@@ -142,7 +142,7 @@ class Event:
         return replace(self, noise=change(self.noise), statistics_noise=statistics)
 
     def cost(self, label: Label | None = None) -> Cost:
-        """Return the event's cost to an example of a label; None: its largest cost to any example.
+        """Return the event's cost to an example of a label. None: its largest cost to any example.
 
         Formal guarantee: for datasets that differ in one example of the label, added or removed, the event is
         the Poisson-subsampled Gaussian mechanism that is returned. Both queries use one sample, so together

@@ -45,12 +45,12 @@ def from_the_system(*devices: torch.device) -> Iterator[None]:
     | another generator object, or one that is seeded inside | not covered |
     | a `np.random.Generator` of `np.random.get_bit_generator()` | not covered |
 
-    Only one thread is inside at a time, and it may enter again; others wait. The caller's states are restored
+    Only one thread is inside at a time, and it may enter again. Others wait. The caller's states are restored
     even if the code inside raises an error. The exception is the normal number that NumPy stores after an odd
     number of `np.random.randn`. It is dropped, because reading it takes as long as a small step.
 
     Args:
-        devices: devices that draw inside, such as the model's; the CPU is always included.
+        devices: devices that draw inside, such as the model's. The CPU is always included.
     """
     with _turn, _numpy_apart(), _restored(_copied(*devices)):
         fill_from_the_system(*devices)
@@ -93,7 +93,7 @@ def _restored(states: States) -> Iterator[None]:
 
 @contextmanager
 def _numpy_apart() -> Iterator[None]:
-    """Replace the generator of `np.random` inside; the caller's generator stays as it is."""
+    """Replace the generator of `np.random` inside. The caller's generator stays as it is."""
     read, write = np.random.get_bit_generator, np.random.set_bit_generator  # type: ignore[attr-defined]
     before, spare = read(), _spares.pop() if _spares else MT19937()
     with before.lock:  # nobody draws from it at this moment
@@ -135,7 +135,7 @@ def _set_state_on(device: torch.device, state: Tensor) -> None:
 
 
 def _fresh_state() -> Tensor:
-    """Return a state of the CPU generator from random words of the system; a seed would have 32 bits."""
+    """Return a state of the CPU generator from random words of the system. A seed would have 32 bits."""
     words = _seeded_words().copy()
     words[_TWISTER] = np.frombuffer(os.urandom(4 * 624), dtype=np.uint32)
     return torch.from_numpy(words.view(np.uint8))

@@ -61,7 +61,7 @@ def count_in(inputs: Any) -> int:
 
 
 def taken(inputs: Any, which: Tensor | slice | list[int] | None) -> Any:
-    """Return the examples at these places: indices, a mask [batch] or a slice; None: one example as a batch.
+    """Return the examples at these places: indices, a mask [batch] or a slice. None: one example as a batch.
 
     >>> taken((torch.tensor([1, 2]), torch.tensor([3, 4])), torch.tensor([False, True]))
     (tensor([2]), tensor([4]))
@@ -70,7 +70,7 @@ def taken(inputs: Any, which: Tensor | slice | list[int] | None) -> Any:
 
 
 def in_parts(inputs: Any, size: int | None) -> list[Any]:
-    """Return the examples in order, in parts of at most `size`; None: one part. An empty batch has no parts.
+    """Return the examples in order, in parts of at most `size`. None: one part. An empty batch has no parts.
 
     >>> in_parts((torch.arange(3), torch.ones(3)), 2)
     [(tensor([0, 1]), tensor([1., 1.])), (tensor([2]), tensor([1.]))]
@@ -94,7 +94,7 @@ def moved_to(inputs: Any, device: torch.device | str) -> Any:
 
 
 def count_changes(values: Tensor) -> int:
-    """Return torch's count of in-place changes so far; 0 if torch does not count them."""
+    """Return torch's count of in-place changes so far, or 0 if torch does not count them."""
     return 0 if values.is_inference() else values._version
 
 

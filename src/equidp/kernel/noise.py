@@ -65,7 +65,7 @@ class Randomness(ABC):
     Attributes:
         shared: whether several processes have the same stream. A process that leaves draws to another then
             skips them, so that the stream stays the same in all.
-        start_of_worker: called with the worker's number in each process that loads examples; None: torch
+        start_of_worker: called with the worker's number in each process that loads examples. None: torch
             seeds it.
     """
 

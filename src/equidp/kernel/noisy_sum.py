@@ -35,12 +35,12 @@ def private_sum(
     the result is only noise. Infinite and NaN rows count as zero. A noise multiplier of 0 gives no guarantee.
 
     Args:
-        rows: [batch, d]; the batch may be empty.
+        rows: [batch, d]. The batch may be empty.
         bound: L2 sensitivity of the sum, > 0 and finite.
         noise_multiplier: noise multiplier sigma. The standard deviation of the noise is sigma * bound * (1 +
             ROUNDING).
         randomness: source of the noise.
-        processes: processes whose rows are summed; the result is the same in all.
+        processes: processes whose rows are summed. The result is the same in all.
 
     Returns:
         [d], float64, on the grid of its noise (`equidp.kernel.noise.grid`); on the CPU if the rows' device

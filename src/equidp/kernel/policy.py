@@ -65,11 +65,11 @@ class Policy(ABC):  # noqa: B024 -- a policy gives bound, or weight and sensitiv
     terms as its last argument, and `after_gradient` sees the private gradient.
 
     Attributes:
-        statistics_ratio: sigma_s / sigma, how much noisier statistics are than gradients; None: no
+        statistics_ratio: sigma_s / sigma, how much noisier statistics are than gradients. None: no
             statistics.
         private: False only for plain SGD, which has no noise.
         needs_groups: whether the method needs groups, because it treats them differently.
-        loss_terms: number of terms that the method adds to each loss; 0: losses stay as they are.
+        loss_terms: number of terms that the method adds to each loss. 0: losses stay as they are.
 
     Example:
         >>> import torch, equidp
@@ -137,7 +137,7 @@ class Policy(ABC):  # noqa: B024 -- a policy gives bound, or weight and sensitiv
 
 
 def statistics_noise(policy: Policy, noise_multiplier: float) -> float | None:
-    """Noise multiplier sigma_s of the policy's statistics, of sensitivity 1; None: no statistics."""
+    """Noise multiplier sigma_s of the policy's statistics, of sensitivity 1. None: no statistics."""
     ratio = policy.statistics_ratio
     return None if ratio is None else float(ratio * noise_multiplier)
 

@@ -64,7 +64,7 @@ class Processes:
         """Call `make` in the first process only, and return its result in every process.
 
         Raises:
-            ProcessError: `make` failed; the first process raises its own error.
+            ProcessError: `make` failed. The first process raises its own error.
 
         >>> ALONE.from_first(lambda: "a")
         'a'

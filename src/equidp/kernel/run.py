@@ -61,12 +61,12 @@ class PrivateRun:
         step: private step.
         model: model whose parameters are trained.
         optimizer: optimizer that receives the private gradients.
-        ledger: ledger that records the steps under the name `run`; it may have some of them already.
+        ledger: ledger that records the steps under the name `run`. It may have some of them already.
         num_examples: number of examples n.
         steps: number of steps T of the whole plan.
         load: indices of samples, [batch] each -> their batches, in the same order.
         load_draws: whether `load` may draw random numbers, as a user's Dataset may.
-        groups: group of each example, [n], for an event whose groups differ; the run keeps a copy. Otherwise
+        groups: group of each example, [n], for an event whose groups differ. The run keeps a copy. Otherwise
             groups come with the rows.
         check: (inputs, targets) of a sample -> None; raises if the engine measures the sample wrongly. Called
             inside charged steps 1, 2, 4, 8 and so on.
@@ -114,7 +114,7 @@ class PrivateRun:
         """Take one step; return False if none is left or the run was stopped.
 
         Raises:
-            BudgetError: the ledger cannot record the step; nothing was read.
+            BudgetError: the ledger cannot record the step. Nothing was read.
             SettingError, ModelError: see the table above.
         """
         self._check_parameters()
@@ -211,7 +211,7 @@ class PrivateRun:
 
 
 def _tensors_of(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return buffers and parameters by name; a module with several names counts once."""
+    """Return buffers and parameters by name. A module with several names counts once."""
     buffers: dict[str, Tensor] = {}
     parameters: dict[str, Tensor] = {}
     for path, module in model.named_modules():

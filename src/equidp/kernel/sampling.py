@@ -51,7 +51,7 @@ class PoissonSampler:
         steps: number of samples T >= 0 of one pass.
         randomness: source of the draws.
         processes: processes that sample together.
-        labels: label of each example, [n], whole numbers from 0; None: all join at `sample_rate`.
+        labels: label of each example, [n], whole numbers from 0. None: all join at `sample_rate`.
         rates: probability of each label, in [0, `sample_rate`], with labels.
 
     Yields:
@@ -132,7 +132,7 @@ class PoissonSampler:
 
 
 class _Samples:
-    """One pass over samples; an interrupt does not change its position."""
+    """One pass over samples. An interrupt does not change its position."""
 
     def __init__(self, sampler: PoissonSampler) -> None:
         self._sampler, self._left, self._drawn = sampler, sampler.steps, list[Tensor]()

@@ -84,12 +84,12 @@ class PrivateStep:
         engine: measures gradients.
         policy: turns norms and groups into weights and a sensitivity.
         parameters: all parameters whose gradients the engine sums, and frozen ones.
-        event: cost of one step; its noise multipliers are the ones used.
+        event: cost of one step. Its noise multipliers are the ones used.
         expected_batch_size: expected batch size b = q n. The realised size is private and never divides
             anything.
         num_groups: number of groups K.
         randomness: source of the noise and of the model's own random numbers (dropout).
-        physical_batch_size: most examples that the engine sees at a time; None: all. It bounds memory. Sums
+        physical_batch_size: most examples that the engine sees at a time. None: all. It bounds memory. Sums
             of parts are added before noise. With statistics, the engine then sees each part twice.
         processes: processes that take the step together, each with its shard of the sample.
 
@@ -163,7 +163,7 @@ class PrivateStep:
         """Return the private mean gradient of a sample, one tensor for each trained parameter, [*shape].
 
         Args:
-            inputs, targets: [batch, ...], or several such tensors each; the batch may be empty.
+            inputs, targets: [batch, ...], or several such tensors each. The batch may be empty.
             groups: [batch], int64, the groups by which examples were drawn.
             indices: [batch], int64, positions in the dataset, for `limits`.
         """
@@ -234,7 +234,7 @@ class PrivateStep:
         return torch.where(norms.isfinite().unsqueeze(1), rows, 0.0)
 
     def _weights(self, part: Part, measured: Measured, sensitivity: float) -> Tensor:
-        """The capped weights of a measured part, [batch]; 0 without a finite norm."""
+        """The capped weights of a measured part, [batch], or 0 without a finite norm."""
         _, _, groups, indices, _ = part
         norms, _ = measured_terms(self.policy, measured)
         shares: float | Tensor = 1.0
@@ -255,7 +255,7 @@ class PrivateStep:
 
 
 def _shares_of(event: Event, policy: Policy, num_groups: int) -> tuple[Tensor | None, Tensor | None]:
-    """Return each group's share of the bound and of the row, [groups] in float64; None: all shares are 1."""
+    """Return each group's share of the bound and of the row, [groups] in float64. None: all shares are 1."""
     if not event.shares:
         return None, None
     if len(event.shares) != num_groups:

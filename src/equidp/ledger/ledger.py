@@ -67,9 +67,9 @@ class Ledger:
     | its file is copied | not noticed: each copy counts its own (docs/not-covered.md) |
 
     Args:
-        path: path of the file, created if missing; None: in memory.
-        limit: (epsilon, delta) of all runs together; None: the file's limit, or no limit.
-        unit: "rows" or "people"; None: the file's unit, or "rows".
+        path: path of the file, created if missing. None: in memory.
+        limit: (epsilon, delta) of all runs together. None: the file's limit, or no limit.
+        unit: "rows" or "people". None: the file's unit, or "rows".
 
     Attributes:
         path, limit, unit: as given, or as read from the file.
@@ -163,7 +163,7 @@ class Ledger:
             delta: delta of the run, from which a ledger without a limit chooses its order.
 
         Raises:
-            BudgetError: the plan exceeds the limit; the message says how many steps fit, or at which epsilon
+            BudgetError: the plan exceeds the limit. The message says how many steps fit, or at which epsilon
                 all do.
         """
         with self._lock:
@@ -204,7 +204,7 @@ class Ledger:
         Args:
             run: name of the run.
             event: event to pay for.
-            ahead: number of such events that the run has left, including this one; they may be paid in one
+            ahead: number of such events that the run has left, including this one. They may be paid in one
                 block.
 
         Raises:
@@ -316,7 +316,7 @@ class Ledger:
 
         Args:
             entries: further (event, count) pairs to include.
-            delta: delta of the result; None: the limit's delta.
+            delta: delta of the result. None: the limit's delta.
 
         Raises:
             SettingError: there is neither a delta nor a limit.
@@ -328,7 +328,7 @@ class Ledger:
         return renyi_epsilon((*self.entries(), *entries), self.order, checked_delta(delta))
 
     def last_check(self, run: str) -> str:
-        """Return the checksum of a run's last line, which is chained to all earlier lines; "": no line."""
+        """Return the checksum of a run's last line, which is chained to all earlier lines. "": no line."""
         return self._last.get(run, "")
 
     def column(self, names: Sequence[str], labels: npt.ArrayLike) -> str:
@@ -384,7 +384,7 @@ class Ledger:
         return self._ahead
 
     def _fix_order(self, event: Event, ahead: int) -> None:
-        """Fix what the order follows from before the first charge; a file keeps the order."""
+        """Fix what the order follows from before the first charge. A file keeps the order."""
         if not self._plan[0]:
             self._plan = ((event, ahead),), self._plan[1]
         if self._file is not None:

@@ -147,7 +147,7 @@ def refuse(path: Path, why: str, field: str = "path") -> NoReturn:
 
 
 def _record(text: str) -> Record | None:
-    """The record of a line; None if it is not a record."""
+    """The record of a line, or None if it is not a record."""
     try:
         record = json.loads(text)
     except ValueError:

@@ -20,7 +20,7 @@ _ORDERS: tuple[float, ...] = (
 
 
 def renyi_epsilon(entries: Entries, order: float, delta: float) -> float:
-    """Return epsilon of entries by their divergence at one order; 0 for nothing.
+    """Return epsilon of entries by their divergence at one order, or 0 for nothing.
 
     Source: Canonne, Kamath and Steinke 2020, Proposition 12.
 

@@ -1,6 +1,6 @@
 """Checks of a policy: its settings, and whether it keeps its contract.
 
-The kernel holds the guarantee either way; a broken contract costs accuracy, and this finds it first.
+The kernel holds the guarantee either way. A broken contract costs accuracy, and this finds it first.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def check_policy(policy: Policy, num_groups: int = 2, *, noise_multiplier: float
     Args:
         policy: policy to test.
         num_groups: number of groups K.
-        noise_multiplier: noise multiplier sigma; 0 for a policy without privacy.
+        noise_multiplier: noise multiplier sigma, or 0 for a policy without privacy.
 
     Raises:
         PolicyError: a requirement is violated; the message names it, with an example.
@@ -130,7 +130,7 @@ def _check_rules(policy: Policy, state: Any, norms: Tensor, groups: Tensor, num_
 
 
 def _next_state(policy: Policy, state: Any, norm: Tensor, group: Tensor, generator: torch.Generator) -> Any:
-    """Return the state after a random release of any size; a second update must give the same state."""
+    """Return the state after a random release of any size. A second update must give the same state."""
     cells = example_rows(policy, state, norm, group).shape[1]
     spread = 10 ** float(4 * torch.rand((), generator=generator) - 1)
     released = spread * torch.randn(cells, generator=generator)

@@ -20,7 +20,7 @@ class GroupBounds(NamedTuple):
 
     Attributes:
         bounds: C^k, [K].
-        counts: averages of norms up to C_0 (row 0) and above it (row 1), [2, K]; NaN before a release.
+        counts: averages of norms up to C_0 (row 0) and above it (row 1), [2, K], or NaN before a release.
         expected_batch_size: b.
     """
 

@@ -67,7 +67,7 @@ def _is_policy(thing: Any) -> bool:
 
 
 def all_settings() -> dict[str, list[str]]:
-    """Every setting of any method -> the methods that have it; the user's own are under their classes."""
+    """Every setting of any method -> the methods that have it. The user's own are under their classes."""
     owners: dict[str, list[str]] = {}
     for name, policy in known_policies().items():
         for each in fields(policy):  # type: ignore[arg-type]
@@ -90,7 +90,7 @@ def _below(policy: type[Policy]) -> Iterator[type[Policy]]:
 
 
 def make_policy(method: MethodLike, settings: Mapping[str, Any]) -> Policy:
-    """Return the policy of a method with the settings that it has; a policy object is returned unchanged.
+    """Return the policy of a method with the settings that it has. A policy object is returned unchanged.
 
     Raises:
         SettingError: an unknown method, a setting that is missing, or a value that the policy refuses.
@@ -118,7 +118,7 @@ def make_policy(method: MethodLike, settings: Mapping[str, Any]) -> Policy:
 
 
 def fixed_options(method: MethodLike) -> Mapping[str, Any]:
-    """Options of a plan that a method fixes, by name; {} for most.
+    """Options of a plan that a method fixes, by name, or {} for most.
 
     >>> fixed_options("prototypes")["epochs"], dict(fixed_options("dpsgd"))
     (1, {})

@@ -33,7 +33,7 @@ class Log(Range):
 
     Attributes:
         low, high: ends, above 0.
-        times: name of a setting of the same method that the number multiplies; "" for none.
+        times: name of a setting of the same method that the number multiplies, or "" for none.
 
     Raises:
         SettingError: no range.

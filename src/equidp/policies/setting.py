@@ -68,7 +68,7 @@ class MethodSetting:
     Attributes:
         name: of the policy's field.
         type: of its values.
-        default: default value; None if there is none.
+        default: default value, or None if there is none.
         help: its meaning, in a sentence.
         names: values that the command line completes to.
     """

@@ -80,7 +80,7 @@ class CardContent:
     Attributes:
         title: what the model predicts.
         data: name of the data.
-        evaluation: of the model on examples that were held out; None: the card has no metrics.
+        evaluation: of the model on examples that were held out. None: the card has no metrics.
         notes: sentences on data preparation and on what epsilon does not cover (`DataSplit.notes`).
         statements: of the people who answer for the model, by a name in `STATEMENTS`.
         remarks: paragraphs of theirs.
@@ -90,8 +90,8 @@ class CardContent:
         too_noisy: groups whose released values are hidden by their noise.
         group_risks: by group, `Risk.values_by_name` of `IndividualReport.group_risks`.
         together: sentence on the spending of all runs in the ledger.
-        hashes: checksum of the weights' file by its name; empty: of the weights in memory.
-        plan: every setting with its origin; empty: the card lists the settings of the run.
+        hashes: checksum of the weights' file by its name. Empty: of the weights in memory.
+        plan: every setting with its origin. Empty: the card lists the settings of the run.
         effects: of the columns of a table.
         dates: names of the columns that hold days since 1 January 2000.
     """
@@ -129,7 +129,7 @@ def write_card(
     Args:
         run: run from `Trainer.fit` or `Trainer.run`.
         paths: one or several paths, each ending in .html or .md.
-        test: held-out examples for metrics by group; None: the card has no metrics.
+        test: held-out examples for metrics by group. None: the card has no metrics.
         evaluation: evaluation of the model on a test set, if you have it already; then `test` can be left
             out.
         data: name of the data.
@@ -420,7 +420,7 @@ def _parameters(run: Run, guarantee: Guarantee) -> list[tuple[str, str]]:
 
 
 def _epsilon_of_steps_taken(run: Run) -> list[tuple[str, str]]:
-    """Epsilon of the steps that a run took before it ended early; empty for others."""
+    """Epsilon of the steps that a run took before it ended early, or empty for others."""
     if not run.not_taken or math.isinf(run.epsilon()):
         return []
     taken, planned = (

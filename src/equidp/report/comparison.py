@@ -151,11 +151,11 @@ def _guarantee_blocks(summary: Summary) -> Iterator[Block]:
 
 
 def print_comparison(comparison: Comparison, console: Console | None = None) -> None:
-    """Print findings, one row per method, and which method to take; the page has the metrics by group.
+    """Print findings, one row per method, and which method to take. The page has the metrics by group.
 
     Args:
         comparison: from `equidp.compare`.
-        console: output; None: standard output.
+        console: output. None: standard output.
     """
     console, summary = console or Console(), summarise(comparison)
     setup = summary.setup

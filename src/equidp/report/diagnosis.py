@@ -37,7 +37,7 @@ _GRADIENTS = {
 
 
 def diagnosis_blocks(summary: Summary) -> Iterator[Block]:
-    """Section of a report; empty without a diagnosis."""
+    """Section of a report, or empty without a diagnosis."""
     diagnosis = summary.comparison.sensitive_diagnosis
     if diagnosis is None:
         return

@@ -1,6 +1,6 @@
 """Documents: headings, sentences, tables and figures in order, written as an HTML page or as Markdown.
 
-Content is built once; both formats say the same words.
+Content is built once. Both formats say the same words.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Tile:
     Attributes:
         figure: such as "3".
         label: what it is.
-        note: in small print; "" for none.
+        note: in small print, or "" for none.
     """
 
     figure: str
@@ -145,7 +145,7 @@ class Document:
     blocks: Sequence[Block]
 
     def to_html(self) -> str:
-        """Return the document as one HTML page that needs no other files; all texts are escaped."""
+        """Return the document as one HTML page that needs no other files. All texts are escaped."""
         page = (
             resources.files("equidp.report").joinpath("templates/document.html").read_text(encoding="utf-8")
         )

@@ -37,12 +37,12 @@ _HIDDEN = (
 def effect_blocks(
     effects: Sequence[Effect], classes: Sequence[str], positive: str, dates: Collection[str] = ()
 ) -> Iterator[Block]:
-    """Blocks of the effects of columns; none without effects, and a plot only of two classes.
+    """Blocks of the effects of columns, or none without effects, and a plot only of two classes.
 
     Args:
         effects: of one model, the largest spread first.
         classes: names of the classes.
-        positive: of two classes, whose log odds the effects are on; "" for the second.
+        positive: of two classes, whose log odds the effects are on, or "" for the second.
         dates: names of the columns that hold days since 1 January 2000.
     """
     if not effects:

@@ -36,7 +36,7 @@ def shown_metric(evaluation: Evaluation) -> Metric:
 
 
 def values_of(evaluation: Evaluation, metric: Metric) -> dict[str, Interval]:
-    """Return the metric of each group and of all examples, with its interval; NaN if it is not defined."""
+    """Return the metric of each group and of all examples, with its interval, or NaN if it is not defined."""
     rows = evaluation.values[evaluation.values["metric"] == metric.name]
     return dict(zip(rows["group"], _intervals(rows, "value", "low", "high"), strict=True))
 
@@ -221,7 +221,7 @@ def _says_nothing(evaluation: Evaluation) -> bool:
 
 
 def blind_spot_sentences(evaluation: Evaluation) -> list[str]:
-    """Return what the metric of an evaluation hides; empty without examples."""
+    """Return what the metric of an evaluation hides, or empty without examples."""
     spots = evaluation.blind_spots
     if spots is None:
         return []

@@ -38,7 +38,7 @@ def metric_text(metric: Metric, value: float) -> str:
 
 
 def capitalise(text: str) -> str:
-    """Text with a capital first letter; the other letters stay, as in "AUC of each group"."""
+    """Text with a capital first letter. The other letters stay, as in "AUC of each group"."""
     return text[:1].upper() + text[1:]
 
 

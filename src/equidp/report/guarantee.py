@@ -60,13 +60,13 @@ class Guarantee:
     """Guarantee of a run, as data.
 
     Attributes:
-        epsilon: epsilon of all releases together; infinite if training had no noise.
+        epsilon: epsilon of all releases together, or infinite if training had no noise.
         delta: at which epsilon holds.
         unit: whose data the guarantee protects.
         accountant: name of the accountant that computed epsilon.
-        by_group: epsilon of each group; empty if all groups have the same.
-        rows: most rows of one person that were trained on; None: an example is a row.
-        examples: number of training examples, or of people; None: not known.
+        by_group: epsilon of each group, or empty if all groups have the same.
+        rows: most rows of one person that were trained on. None: an example is a row.
+        examples: number of training examples, or of people. None: not known.
         releases: (event, how often) pairs that epsilon was charged for.
         exclusions: what no epsilon was charged for: names in `EXCLUSIONS`.
 
@@ -192,7 +192,7 @@ def guarantee_sentences(guarantee: Guarantee) -> list[str]:
 
 
 def _group_sentences(guarantee: Guarantee) -> list[str]:
-    """Sentences on the epsilon of each group, and on what larger ones do; none for equal groups."""
+    """Sentences on the epsilon of each group, and on what larger ones do, or none for equal groups."""
     if not guarantee.by_group:
         return []
     listed = ", ".join(f"{name} {upper(each)}" for name, each in guarantee.by_group.items())

@@ -12,7 +12,7 @@ from equidp.report.summary import Summary, by_kind
 
 
 def individual_blocks(summary: Summary) -> Iterator[Block]:
-    """Section of a report; empty without epsilons of single examples."""
+    """Section of a report, or empty without epsilons of single examples."""
     rows = summary.comparison.tables.get(ExampleEpsilons.name)
     if rows is None or rows.empty:
         return

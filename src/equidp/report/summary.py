@@ -42,7 +42,7 @@ class Overview(NamedTuple):
         epsilon: the largest over seeds.
         value: mean of the comparison's metric, by default accuracy, over all test examples.
         cost: mean privacy cost over all test examples.
-        worst_group: the group with the largest mean cost; "" without one.
+        worst_group: the group with the largest mean cost, or "" without one.
         worst_cost: its cost.
         gap: largest difference in cost between two groups.
         verdict: of `equidp.evaluation.costs.equal_cost`, or "reference".
@@ -62,7 +62,7 @@ class Overview(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """Results of a comparison that reports show; each part is computed once."""
+    """Results of a comparison that reports show. Each part is computed once."""
 
     comparison: Comparison
 
@@ -133,7 +133,7 @@ class Summary:
 
     @property
     def best(self) -> pd.DataFrame:
-        """Results of the best non-private model; empty if no models were tried."""
+        """Results of the best non-private model, or empty if no models were tried."""
         references = self.comparison.references
         return references if references.empty else references[references["best"]]
 

@@ -46,7 +46,7 @@ def finding_sentences(summary: Summary) -> list[str]:
 
     A group is named as the one that loses most, or a method as narrowing the gap, only if the interval over
     seeds of that difference is on one side of 0. Otherwise the sentence says that it is not. One seed
-    supports neither. Runs with a reference that is not meaningful have no such sentences; the sentence on
+    supports neither. Runs with a reference that is not meaningful have no such sentences. The sentence on
     their reference comes first.
     """
     served = [kind for kind in summary.private_kinds if summary.judgements[kind].serves]
@@ -263,7 +263,7 @@ def _costliest_group_sentence(summary: Summary, kind: Kind) -> str:
 
 
 def auto_sentences(setup: Setup) -> list[str]:
-    """Sentence on the method that "auto" was compared as; empty if it was not, or has its own row."""
+    """Sentence on the method that "auto" was compared as, or empty if it was not, or has its own row."""
     return [f"{AUTO} takes {setup.auto_takes}: see its row."] if setup.auto_takes else []
 
 

@@ -45,8 +45,8 @@ class PreparedRun:
         config: its settings.
         plan: worked out for its method and data.
         split: its data.
-        encoder: encoder of the columns; None for data without columns. If preprocessing is private, it is a
-            placeholder made without reading rows until `begin`.
+        encoder: encoder of the columns, or None for data without columns. If preprocessing is private, it is
+            a placeholder made without reading rows until `begin`.
         trainer: of the run, to try it out; None once a release has changed its data or its plan.
         run: its random name on the ledger's lines.
     """
@@ -84,7 +84,7 @@ def prepare(config: TrainConfig, device: torch.device = CPU, loaded: Loaded | No
     Args:
         config: of the run.
         device: device for training.
-        loaded: its data; None: it is loaded now.
+        loaded: its data. None: it is loaded now.
 
     Raises:
         EquidpError: says what is wrong.
@@ -139,7 +139,7 @@ def begin_or_continue(
     """Begin a run, unless the folder holds it already and it was stopped: `train` then goes on.
 
     Returns:
-        What `begin` returns; None for a run that goes on.
+        What `begin` returns, or None for a run that goes on.
 
     Raises:
         SettingError: the folder holds a stopped run with other settings, or anything else.
@@ -171,7 +171,7 @@ def begin(prepared: PreparedRun, folder: str | os.PathLike[str]) -> PreparedRun:
 
     Raises:
         SettingError: the folder is not empty, or cannot be made.
-        BudgetError: the run does not fit the limit of its ledger; nothing was drawn.
+        BudgetError: the run does not fit the limit of its ledger. Nothing was drawn.
     """
     check_new(folder)
     target = Path(os.path.realpath(folder))

@@ -112,7 +112,7 @@ def _column_facts(config: TrainConfig, encoder: TableEncoder | None) -> dict[str
 
     Args:
         config: of the run.
-        encoder: of its table; None: the data is no table.
+        encoder: of its table. None: the data is no table.
     """
     data, recipe = config.data, config.data.recipe
     named: dict[str, object] = {"target": recipe.target, "group columns": ", ".join(recipe.group)}

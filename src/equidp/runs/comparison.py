@@ -55,7 +55,7 @@ def compare(
     are trained too, so that costs have two parts: one of the model, and one of privacy.
 
     Args:
-        data: name from `equidp.data.SOURCES`, path to a table, or your own source, also by import path; None:
+        data: name from `equidp.data.SOURCES`, path to a table, or your own source, also by import path. None:
             the data of `config`, or "digits".
         methods: names from `equidp.METHODS`, import paths such as "my_module:MyPolicy", and your own
             policies. "auto" is the recommended method. If `plan` has other settings than the recommended
@@ -67,17 +67,17 @@ def compare(
             multiples for all methods. Each is chosen on a part held out of training, on other seeds than
             `seeds`, by the loss of the group that loses most (`equidp.comparison.tune`). None: all methods
             train by the plan.
-        plan: training settings: a `Plan`, "recommended" or "published"; None: [training] of `config`, or
+        plan: training settings: a `Plan`, "recommended" or "published". None: [training] of `config`, or
             recommended.
         changes: settings of plan and methods to compare, such as [{"clipping_bound": 0.5}, {"clipping_bound":
             1.0}]. Each change is trained by all methods that have these settings.
         against: name of a private method among `methods`, with which the others are compared seed by seed
-            (`Comparison.differences`); None: no such table.
+            (`Comparison.differences`). None: no such table.
         gap_tolerance: largest gap in privacy cost that counts as equal (Xu et al.: 0.05).
         callbacks: callbacks that record `Comparison.tables` in each run; `Diagnostics()` finds the causes of
             disparity.
         directory: folder of finished runs, which are used again if data, settings and code are the same.
-        jobs: number of processes; None: one per core, or the number from `joblib.parallel_config`, whose
+        jobs: number of processes. None: one per core, or the number from `joblib.parallel_config`, whose
             backend may also be a cluster.
         device: device for training: "cpu", "cuda", "cuda:1", "mps"; or "auto", the first of cuda, mps and cpu
             that is available. Stored runs of another device are used, because results differ only by
@@ -132,7 +132,7 @@ def comparison_of(
     Args:
         run: options of its runs.
         data: as in `compare`.
-        epsilons: target epsilons; none: the epsilon of the options.
+        epsilons: target epsilons. None: the epsilon of the options.
         plan: as in `compare`.
         compared: other fields of the plan that options of runs do not give.
 

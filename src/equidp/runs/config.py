@@ -39,8 +39,8 @@ class RunData:
     Attributes:
         name: from `equidp.data.SOURCES`, or a file.
         recipe: how a file is read.
-        features: a name from `equidp.data.features.FEATURES`; None: inputs as they are.
-        binning: of a table's columns; None: "standard".
+        features: a name from `equidp.data.features.FEATURES`. None: inputs as they are.
+        binning: of a table's columns. None: "standard".
         seed: of the split and the initial weights. Samples and noise come from the operating system.
     """
 
@@ -79,7 +79,7 @@ class DatasetLedger:
 
     Attributes:
         path: of its file.
-        epsilon, delta: limit of a new ledger; None: the file's limit, or no limit.
+        epsilon, delta: limit of a new ledger. None: the file's limit, or no limit.
     """
 
     path: Path
@@ -95,7 +95,7 @@ class DatasetLedger:
 
     @property
     def limit(self) -> tuple[float, float] | None:
-        """Limit that was given; None: none."""
+        """Limit that was given. None: none."""
         return None if self.epsilon is None or self.delta is None else (self.epsilon, self.delta)
 
     def open(self, unit: str) -> Ledger:
@@ -103,7 +103,7 @@ class DatasetLedger:
         return Ledger(self.path, limit=self.limit, unit=unit)
 
     def rehearse(self, unit: str) -> Ledger:
-        """Return a ledger with what the file holds, to try out a plan; nothing is written."""
+        """Return a ledger with what the file holds, to try out a plan. Nothing is written."""
         check_writable(self.path)
         if self.path.exists() and self.path.stat().st_size:
             return Ledger.read(self.path, limit=self.limit, unit=unit)
@@ -115,16 +115,16 @@ class CardTexts:
     """Texts that the card shows as they are given: fields of [card] in run.toml; equidp checks none of them.
 
     Attributes:
-        title: what is predicted; "": by the names of target and data.
+        title: what is predicted. "": by the names of target and data.
         intended_use, not_intended_for: what the model is for, and what not.
         group_reason: why the group columns were needed.
         group_deletion: when they are deleted.
         contact: who answers questions.
         review_date: when the model is looked at again.
-        runs_tried: number of runs that were tried on these data; None: not given.
+        runs_tried: number of runs that were tried on these data. None: not given.
         notes: further paragraphs.
         reasons: sentences on why these settings were chosen, if they were chosen for the kind of data.
-        origins: setting -> its origin (`equidp.advice.chosen_plan`); empty: not known.
+        origins: setting -> its origin (`equidp.advice.chosen_plan`). Empty: not known.
     """
 
     title: str = ""
@@ -158,8 +158,8 @@ class TrainConfig:
     Attributes:
         data: what is trained and tested on.
         plan: method, privacy and training.
-        ledger: of all runs on the data, with this one; None: the run has one of its own, in its folder.
-        metric: metric by which the card judges the model, a name from `METRICS`; None: accuracy.
+        ledger: of all runs on the data, with this one. None: the run has one of its own, in its folder.
+        metric: metric by which the card judges the model, a name from `METRICS`. None: accuracy.
         decision: of two classes, which is the positive one, and from which risk on it is predicted.
         card: texts for the card.
         engine: a name in `engines.NAMES`.
@@ -195,7 +195,7 @@ class TrainConfig:
             )
 
     def load(self, encoder: TableEncoder | None = None) -> tuple[DataSplit, TableEncoder | None]:
-        """Load the split, and the encoder of its columns; None for data without columns, such as images.
+        """Load the split, and the encoder of its columns, or None for data without columns, such as images.
 
         Args:
             encoder: encoder that the run began with. None: one of exact values. If preprocessing is private,
@@ -219,7 +219,7 @@ class TrainConfig:
 
     @property
     def preprocessing(self) -> PreprocessingRelease | None:
-        """Private preprocessing; None: exact, which epsilon does not cover."""
+        """Private preprocessing. None: exact, which epsilon does not cover."""
         return next((each for each in self.plan.releases if isinstance(each, PreprocessingRelease)), None)
 
     def setting_rows(self, resolved: ResolvedPlan) -> tuple[SettingRow, ...]:

@@ -18,11 +18,11 @@ class DecisionOptions:
     """Options for two classes: the positive one, and the risk from which it is predicted."""
 
     positive: str | None = None
-    """Positive class; default: the one whose name says so (yes, true, 1, >50K), else the second."""
+    """Positive class. Default: the one whose name says so (yes, true, 1, >50K), else the second."""
     threshold: float | str | None = None
-    """Lowest risk at which it is predicted, in [0, 1], or base-rate; default: the more probable class."""
+    """Lowest risk at which it is predicted, in [0, 1], or base-rate. Default: the more probable class."""
     base_rate: float | None = None
-    """For --threshold base-rate: how many of 1 are positive, a public number such as 0.08; default: as the
+    """For --threshold base-rate: how many of 1 are positive, a public number such as 0.08. Default: as the
     run counts its classes with noise (--set privacy.counts_share)."""
 
     def decision(
@@ -32,7 +32,7 @@ class DecisionOptions:
 
         Args:
             kept: what else holds.
-            counts: examples of each class, as released with noise; empty: not known.
+            counts: examples of each class, as released with noise. Empty: not known.
         """
         threshold = kept.threshold if self.threshold is None else self._number(kept, counts)
         if self.base_rate is not None and self.threshold != BASE_RATE:

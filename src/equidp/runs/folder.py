@@ -148,7 +148,7 @@ class RunFolder:
             ) from error
 
     def read_encoder(self, config: TrainConfig) -> TableEncoder | None:
-        """Read the encoder of the run's columns; None if it is not kept, or follows from the data.
+        """Read the encoder of the run's columns, or None if it is not kept, or follows from the data.
 
         Raises:
             DataError: the encoder's file is missing though it was paid for, or not as equidp wrote it.
@@ -184,7 +184,7 @@ class RunFolder:
         return counts
 
     def read_released(self) -> list[dict[str, Any]]:
-        """Read the individual privacy of groups that the run released; empty if it did not release it."""
+        """Read the individual privacy of groups that the run released, or empty if it did not release it."""
         released: list[dict[str, Any]] = self._read_json(RELEASED, [])
         return released
 
@@ -286,7 +286,7 @@ _NOT_PRIVATE = (
 
 
 def keep_release(folder: Path, release: Release, drawn: Any) -> None:
-    """Write what a release has drawn to its file, as JSON; an encoder has a form of its own."""
+    """Write what a release has drawn to its file, as JSON. An encoder has a form of its own."""
     own = drawn.to_json() if isinstance(drawn, TableEncoder) else json.dumps(drawn, indent=2) + "\n"
     write_whole(folder / release.file, own)
 
@@ -326,7 +326,7 @@ def file_digest(path: Path) -> str:
 
 
 def write_sums(folder: Path, names: Iterable[str] | None = None) -> None:
-    """Write the checksums of files in a folder, as sha256sum reads them; None: of all but the list itself."""
+    """Write the checksums of files in a folder, as sha256sum reads them. None: of all but the list itself."""
     listed = sorted(each.name for each in folder.iterdir() if each.name != SUMS) if names is None else names
     lines = [f"{file_digest(folder / name)}  {name}\n" for name in listed if (folder / name).exists()]
     write_whole(folder / SUMS, "".join(lines))
@@ -354,7 +354,7 @@ def check_sums(folder: Path, resume_command: str = "") -> None:
     """Raise a DataError that names the files of a folder which differ from its list of checksums, if any.
 
     Args:
-        resume_command: command that writes them again; "": there is none.
+        resume_command: command that writes them again. "": there is none.
     """
     changed = [name for name, state in compare_sums(folder).items() if state != "same"]
     if changed:

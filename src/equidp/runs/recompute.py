@@ -41,7 +41,7 @@ def read_entries(folder: str | Path) -> tuple[list[Entry], float]:
 def recompute_epsilon(entries: Sequence[Entry], delta: float) -> float:
     """Return the epsilon that dp_accounting proves for all entries together, for any one example.
 
-    Each event is a Poisson-subsampled Gaussian mechanism; a release has rate 1. Statistics and gradient use
+    Each event is a Poisson-subsampled Gaussian mechanism. A release has rate 1. Statistics and gradient use
     one sample. Together they are one Gaussian mechanism of noise multiplier ((c / sigma)^2 + (r /
     sigma_s)^2)^(-1/2) (Andrew et al. 2021, Theorem 1), with shares c and r of an example's label. Epsilon is
     the largest over the labels of a column. With several columns, it is the smallest of these.
@@ -84,7 +84,7 @@ def _composed_epsilon(costs: Sequence[Cost | None], counts: Sequence[int], delta
 
 
 def _cost(event: Mapping[str, Any], label: Label) -> Cost | None:
-    """Return what an event costs an example of a label; None: nothing."""
+    """Return what an event costs an example of a label. None: nothing."""
     of = {"rate": event["rate"], "bound": 1.0, "row": 1.0}
     for share in event["shares"]:
         if label == (event["column"], share["label"]):
@@ -101,7 +101,7 @@ def _cost(event: Mapping[str, Any], label: Label) -> Cost | None:
 
 
 def _mechanism(cost: Cost | None) -> dp_accounting.DpEvent | None:
-    """Return the Poisson-subsampled Gaussian mechanism of a cost; None: there is none."""
+    """Return the Poisson-subsampled Gaussian mechanism of a cost. None: there is none."""
     if cost is None:
         return None
     rate, noise = cost

@@ -73,7 +73,7 @@ class RunFile:
         """Return the options of a file with others over them.
 
         Args:
-            config: run.toml, or a recipe as `equidp.inspect` proposes it; None: none.
+            config: run.toml, or a recipe as `equidp.inspect` proposes it. None: none.
             given: options by field, of any section; `columns` has fields of columns by name.
 
         Raises:
@@ -149,7 +149,7 @@ class RunFile:
 
     @cached_property
     def recipe(self) -> Recipe:
-        """The recipe of a table; a column that has a role is not dropped."""
+        """The recipe of a table. A column that has a role is not dropped."""
         table = {name: value for name, value in self.table.items() if name not in BESIDE}
         drop = list(dict.fromkeys(_as_list(table.pop("drop", ()))))
         recipe = Recipe.from_plain({**table, "columns": self.column})
@@ -179,10 +179,10 @@ class RunFile:
         return {name: value for name, value in options.items() if name not in apart}
 
     def ledger(self, *read: str | os.PathLike[str] | None) -> DatasetLedger | None:
-        """Return the ledger of all runs on the data; None without one.
+        """Return the ledger of all runs on the data, or None without one.
 
         Args:
-            read: files that are read; the ledger's must be another one.
+            read: files that are read. The ledger's must be another one.
 
         Raises:
             SettingError: a limit without its ledger, or a file that cannot be written.
@@ -212,7 +212,7 @@ def section_of(name: str, sections: Mapping[str, str] | None = None) -> str:
 
     Args:
         name: of the field.
-        sections: by field; None: `sections_by_field` works them out.
+        sections: by field. None: `sections_by_field` works them out.
 
     >>> [section_of(name) for name in ("target", "epsilon", "momentum", "title")]
     ['table', 'privacy', 'training', 'card']

@@ -53,11 +53,11 @@ class FinishedRun:
         folder: of the run.
         config: its configuration.
         facts: that followed from configuration and data, as plain values.
-        encoder: encoder of the columns of a table or named dataset; None for data without columns, or if the
-            folder does not have it.
+        encoder: encoder of the columns of a table or named dataset, or None for data without columns, or if
+            the folder does not have it.
         run: the trained model and what it cost.
-        released: each group's released mean epsilon (group, mean, standard_error); empty if not released.
-        class_counts: training examples of each class, released with noise; empty if not released.
+        released: each group's released mean epsilon (group, mean, standard_error), or empty if not released.
+        class_counts: training examples of each class, released with noise, or empty if not released.
     """
 
     folder: Path
@@ -101,7 +101,7 @@ class FinishedRun:
         return reference(split, chosen, self.config.decision)
 
     def epsilon(self) -> float:
-        """Return epsilon of the whole run, with all that it released; infinite without privacy."""
+        """Return epsilon of the whole run, with all that it released, or infinite without privacy."""
         return self.run.epsilon()
 
     def verify(self) -> Verification:
@@ -127,13 +127,13 @@ class FinishedRun:
         """Evaluate the model by group, on the run's test examples or on a file, as `equidp evaluate` does.
 
         Args:
-            file: a CSV or Parquet file with the columns of the run; None: the test examples of the run.
+            file: a CSV or Parquet file with the columns of the run. None: the test examples of the run.
             baseline: a run by "sgd" on the same data, or its folder, to show what privacy cost.
             level: of the intervals.
-            metric: metric of costs and gaps; None: the run's metric.
-            positive, threshold, base_rate: of two classes, as in `equidp.train`; None: as of the run.
+            metric: metric of costs and gaps. None: the run's metric.
+            positive, threshold, base_rate: of two classes, as in `equidp.train`. None: as of the run.
             lacking: columns that may be missing in the file, or have no values or only new values.
-            sep, charset: separator and charset of the file; None: as in the run's table.
+            sep, charset: separator and charset of the file. None: as in the run's table.
             include_sensitive: count groups of few people too, in metrics that must not be shared.
             device: device for computing.
 
@@ -165,7 +165,7 @@ class FinishedRun:
         """Predict the class of each row, with probabilities, in the order of the rows.
 
         Args:
-            file: a CSV or Parquet file with the columns of the run; None: the test examples of the run.
+            file: a CSV or Parquet file with the columns of the run. None: the test examples of the run.
             options: as of `predictions`.
 
         Returns:
@@ -191,9 +191,9 @@ class FinishedRun:
         Args:
             file: as in `predict`.
             keep: columns of the file to return with the predictions, such as an id.
-            positive, threshold, base_rate: of two classes, as in `equidp.train`; None: as of the run.
+            positive, threshold, base_rate: of two classes, as in `equidp.train`. None: as of the run.
             lacking: columns that may be missing in the file, or have no values or only new values.
-            sep, charset: separator and charset of the file; None: as in the run's table.
+            sep, charset: separator and charset of the file. None: as in the run's table.
             device: device for computing.
 
         Raises:
@@ -252,7 +252,7 @@ class FinishedRun:
             )
 
     def inputs(self, path: Path, lacking: Sequence[str] = ()) -> torch.Tensor:
-        """Inputs that the model reads from a file, [n, inputs]; other columns are left out.
+        """Inputs that the model reads from a file, [n, inputs]. Other columns are left out.
 
         Args:
             path: of the file.
@@ -289,7 +289,7 @@ class FinishedRun:
         return self.encoder
 
     def with_file_format(self, sep: str | None, charset: str | None) -> FinishedRun:
-        """Return this run with a separator and charset of files to read; None: as the recipe says."""
+        """Return this run with a separator and charset of files to read. None: as the recipe says."""
         given = {"sep": sep, "charset": charset}
         changes = {name: value for name, value in given.items() if value is not None}
         data = self.config.data
@@ -322,7 +322,7 @@ class FinishedRun:
         return examples
 
     def _count_trained(self, examples: GroupedDataset) -> int:
-        """Return how many examples are rows that the run was trained on; 0 if its data is missing."""
+        """Return how many examples are rows that the run was trained on, or 0 if its data is missing."""
         place = RunFolder(self.folder)
         if not place.has_begun:
             return 0
@@ -432,7 +432,7 @@ def _prediction_rows(outputs: torch.Tensor, classes: list[str], decision: Decisi
 
 
 def _people_of_rows(table: pd.DataFrame, person: str | None) -> torch.Tensor | None:
-    """Person of each row, [n], as numbers; all rows without a value count as one person."""
+    """Person of each row, [n], as numbers. All rows without a value count as one person."""
     if person is None:
         return None
     if person not in table:

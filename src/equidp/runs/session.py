@@ -116,9 +116,9 @@ class ChosenConfig(NamedTuple):
 
     Attributes:
         config: of the run.
-        loaded: data of the run; None if the inputs are features of it.
+        loaded: data of the run, or None if the inputs are features of it.
         ignored: sentences on settings that were given, and that the method does not have.
-        advice: the rules that chose it; None: other settings than recommended.
+        advice: the rules that chose it. None: other settings than recommended.
     """
 
     config: TrainConfig
@@ -151,7 +151,7 @@ class Session:
         Args:
             run: the options.
             data: data for training and testing, which overrides the options.
-            read: files that are also read; the ledger must be another file.
+            read: files that are also read. The ledger must be another file.
 
         Raises:
             SettingError: an option that cannot be, or a method without a level of privacy.
@@ -225,7 +225,7 @@ class Session:
     def begin(
         self, folder: str | os.PathLike[str], device: torch.device = CPU
     ) -> tuple[ChosenConfig, PreparedRun | None]:
-        """Begin the run in a folder, for `equidp.runs.train.train`; None: it is there, and goes on.
+        """Begin the run in a folder, for `equidp.runs.train.train`. None: it is there, and goes on.
 
         Raises:
             SettingError: the folder holds something else.

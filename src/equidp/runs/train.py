@@ -67,22 +67,22 @@ def train(
 ) -> tuple[Run, Evaluation]:
     """Take the remaining steps of a folder's run, and write model and card.
 
-    Several processes take them together; the first has the folder, and the others need none.
+    Several processes take them together. The first has the folder, and the others need none.
 
     Args:
         folder: made by `begin`.
         callbacks: watch the run.
-        prepared: what `begin` returned; None: the run is read from its folder, and its data loaded.
+        prepared: what `begin` returned. None: the run is read from its folder, and its data loaded.
         on_resume: called with (steps spent, steps lost) when a run is resumed.
-        device: to train on; a run may be resumed on another one.
+        device: to train on. A run may be resumed on another one.
         trust_code: see `equidp.runs.saved.open_run`.
 
     Returns:
         The run, and the evaluation that its card shows, in full.
 
     Raises:
-        TrainingStopped: by Ctrl-C or SIGTERM; the run can be resumed.
-        EquidpError: the folder, its data, code or ledger does not allow training; the message says why.
+        TrainingStopped: by Ctrl-C or SIGTERM. The run can be resumed.
+        EquidpError: the folder, its data, code or ledger does not allow training. The message says why.
     """
     place, processes = RunFolder(folder), processes_here()
     config, plan, facts, encoder = processes.from_first(lambda: _read_settings(place, prepared, trust_code))

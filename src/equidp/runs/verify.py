@@ -48,7 +48,7 @@ class Check:
 
     Attributes:
         name: a key of `CHECKS`.
-        passed: whether the check passed; None if it cannot be done with these files.
+        passed: whether the check passed, or None if it cannot be done with these files.
         found: plain values that the result rests on, by name.
     """
 
@@ -72,7 +72,7 @@ class Verification:
 
     @property
     def failed(self) -> tuple[str, ...]:
-        """Names of the checks that failed; empty: none did."""
+        """Names of the checks that failed. Empty: none did."""
         return tuple(each.name for each in self.checks if each.passed is False)
 
 
@@ -86,7 +86,7 @@ class _Files(NamedTuple):
         spent: how often each was spent.
         card: text of the card.
         statements: every epsilon and delta in a guarantee on the card, as text and as a page.
-        ledger: ledger of the run; None if there is none. `ledger_error` is set if it cannot be read.
+        ledger: ledger of the run, or None if there is none. `ledger_error` is set if it cannot be read.
     """
 
     folder: RunFolder

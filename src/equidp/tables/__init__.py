@@ -2,7 +2,7 @@
 
 The way of a table, in the order of these modules:
 
-1. `recipe`: what the user states of a file and of its columns; all of it is public.
+1. `recipe`: what the user states of a file and of its columns. All of it is public.
 2. `read`: a file to an Arrow table of its cells; separator and charset.
 3. `cells`, `guess`, `parse`: cells as numbers, days or texts; what they may be; a column as values with
    findings.

@@ -206,7 +206,7 @@ def as_amounts(text: pd.Series, decimal: str, thousands: str | None) -> pd.Serie
 
 
 def amount_marks(text: pd.Series) -> pd.Series:
-    """Return the currency or unit of each text, or % or ‰; "" if it has none, NA without a text."""
+    """Return the currency or unit of each text, or % or ‰, or "" if it has none, NA without a text."""
     marks = text.str.extract(rf"({_CURRENCY}|{_UNIT}\s*$)", expand=False)
     return marks.str.strip().fillna("").where(text.notna())
 

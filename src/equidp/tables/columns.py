@@ -106,7 +106,7 @@ def read_table(
     Args:
         path: the file, or a folder of Parquet files.
         recipe: how to read it.
-        only: columns to read, if the file has them; None: all.
+        only: columns to read, if the file has them. None: all.
         fewest: minimum number of rows of the file.
         was_numeric: column -> whether it held numbers in the table of a trained model; see `parse`.
 

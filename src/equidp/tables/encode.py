@@ -78,8 +78,8 @@ class Column(ABC):
     Attributes:
         name: name of the column.
         numeric: True for numbers, False for texts.
-        blocks: number of inputs of each one-hot block; () if inputs have no blocks.
-        trend: values of a last input after the blocks, in each interval; empty if there is none.
+        blocks: number of inputs of each one-hot block, or () if inputs have no blocks.
+        trend: values of a last input after the blocks, in each interval, or empty if there is none.
         marks_missing: whether missing cells have an input.
         held_nothing: whether the column had no value in any training row, as far as is kept.
     """
@@ -115,7 +115,7 @@ class Column(ABC):
 
 
 def _one_hot(places: Codes, width: int) -> Inputs:
-    """Return 1 at each row's places, [n] or [n, blocks], and 0 elsewhere; a negative place is none."""
+    """Return 1 at each row's places, [n] or [n, blocks], and 0 elsewhere. A negative place is none."""
     inputs = np.zeros((len(places), width), dtype=np.float32)
     for of_block in np.atleast_2d(places.T):
         rows = np.flatnonzero(of_block >= 0)
@@ -176,7 +176,7 @@ class Numbers(Column):
     Attributes:
         name: name of the column.
         shift, scale: mean and deviation of the training rows; or low end and width of a range.
-        low, high: range that numbers are clipped to; None: no clipping.
+        low, high: range that numbers are clipped to. None: no clipping.
         fill: value of a missing number, after scaling.
         flagged: add an input before this one that is 1 for missing numbers.
         from_rows: whether the range comes from training rows.
@@ -223,7 +223,7 @@ class Intervals(Column):
     """A column of numbers, one-hot over the intervals of one or several resolutions, and its trend.
 
     Each resolution is a block of inputs: an input for each interval, from the lowest to the highest, and one
-    for missing numbers. An interval contains its lower edge; the first and the last one have no end. The last
+    for missing numbers. An interval contains its lower edge. The first and the last one have no end. The last
     input, the trend, rises by equal steps from the lowest interval of the finest resolution to the highest.
     It has mean 0 and mean square 1 over intervals, and is 0 for missing numbers. Few examples are enough to
     learn its weight. With two intervals or fewer, there is no trend.
@@ -325,7 +325,7 @@ class TableEncoder:
     examples: int | None = None
 
     def _blocks(self) -> Floats:
-        """Return size, square and common part of each block, [blocks, 3]; a trend is a block, of square 1 and
+        """Return size, square and common part of each block, [blocks, 3]. A trend is a block, of square 1 and
         with nothing in common.
 
         The square of a block of k inputs, one of B, is n / (10 k B), but at most 3, and at least 1 if the
@@ -346,7 +346,7 @@ class TableEncoder:
 
     @property
     def constant(self) -> float:
-        """Square of a last input with the same value in all rows; 0 if there is none.
+        """Square of a last input with the same value in all rows, or 0 if there is none.
 
         A model learns the shares of classes by the mean of its rows, whose square is their common part. If
         this is less than 320 / n, up to 0.2, of a row's square, for example with few rows of many columns of

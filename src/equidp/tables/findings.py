@@ -26,7 +26,7 @@ class Level(StrEnum):
     DOUBT = "doubt"
     """A warning."""
     HINT = "hint"
-    """None; only `equidp inspect` shows it."""
+    """None. Only `equidp inspect` shows it."""
 
 
 @dataclass(frozen=True)
@@ -145,11 +145,11 @@ class Finding:
     Attributes:
         kind: what it is.
         options: (field, value) of run.toml that settle it, together: of the column's section, or drop,
-            person, rows_per_person and positive of [table]; (): none does.
+            person, rows_per_person and positive of [table]. (): none does.
         rows: number of rows or values that it concerns.
         of: number of rows or values among which they are.
         detail: a word, code, format or limit, by its kind.
-        other: a second one, or what there is besides; "": none.
+        other: a second one, or what there is besides. "": none.
         first: first row that it concerns, from 0; -1 if it is not known.
         sure: False if the lines are to be checked first, so that `equidp inspect` does not take them.
         level: what follows from it when the table is read; the usual level of its kind if not given.
@@ -174,7 +174,7 @@ class Finding:
         return any(option in options for option, _ in self.options)
 
     def lines(self, column: str) -> str:
-        """Return the lines of run.toml that settle it, as `lines` does; "" without any."""
+        """Return the lines of run.toml that settle it, as `lines` does, or "" without any."""
         return lines(column, self.options)
 
 

@@ -18,7 +18,7 @@ with require_extra("tables"):
     import pandas as pd
 
 _FEW_SLIPS = 0.1
-"""Share of a column's values that may be slips among numbers or dates; a column with more holds texts."""
+"""Share of a column's values that may be slips among numbers or dates. A column with more holds texts."""
 _MANY_NUMBERS = 50
 """With more different numbers than this, half of a column measures something, for any other half."""
 _SAMPLE = 500
@@ -28,7 +28,7 @@ _FORMATS = (
     *("iso", "%d.%m.%Y", "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y"),
     *("%m-%d-%Y", "%d.%m.%y", "%d/%m/%y", "%m/%d/%y", "duration", "%H:%M", "%H:%M:%S"),
 )
-"""Formats of dates that are sought; a recipe takes any other of strptime's."""
+"""Formats of dates that are sought. A recipe takes any other of strptime's."""
 _EITHER_MARK = r"[+-]?([1-9]\d{0,2}([.,]\d{3})*|0)"
 """Numbers whose mark may be a decimal one or one between thousands."""
 _LIKE_A_DATE = r"\d.*[-./ :].*\d|-?\d+ days?"
@@ -42,9 +42,9 @@ class Guess(NamedTuple):
 
     Attributes:
         values: floats or days, [k], NaN if a text is none.
-        options: fields of a column's section that read them so; () if nothing is missing.
+        options: fields of a column's section that read them so, or () if nothing is missing.
         says: these in words.
-        check: a word on options that would read as many; "" without any.
+        check: a word on options that would read as many, or "" without any.
     """
 
     values: pd.Series
@@ -60,7 +60,7 @@ def are_words(text: pd.Series) -> npt.NDArray[np.bool_]:
 
 
 def guess_numbers(text: pd.Series, rows: Ints, stated: tuple[str, str | None], sep: str) -> Guess | None:
-    """Return how distinct texts write numbers; None if few of them do.
+    """Return how distinct texts write numbers, or None if few of them do.
 
     Args:
         text: distinct texts, [k].

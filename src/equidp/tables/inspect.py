@@ -63,7 +63,7 @@ class ColumnReport:
     rare: int = 0
 
     def lines(self) -> Iterator[tuple[str, str]]:
-        """Yield the words for each finding, and the lines that the recipe takes; "" for none."""
+        """Yield the words for each finding, and the lines that the recipe takes, or "" for none."""
         for found in self.findings:
             stated = found.lines(self.name)
             if stated and not found.sure:
@@ -82,9 +82,10 @@ class TableReport:
         rows: number of rows.
         columns: one report for each column, in the order of the file.
         recipe: settles all findings that have lines, in addition to what was given.
-        problems: what stands in the way of the table with this recipe; empty without target and group.
+        problems: what stands in the way of the table with this recipe, or empty without target and group.
         notes: sentences on rows that repeat others.
-        signals: what each input by itself tells about the target, the largest first; empty without a target.
+        signals: what each input by itself tells about the target, the largest first, or empty without a
+            target.
     """
 
     path: str

@@ -28,7 +28,7 @@ class Binning:
     Attributes:
         name: "standard": numbers scaled to mean 0 and deviation 1, or from public bounds to [0, 1]. "cut":
             numbers one-hot over intervals and with a trend, and rows scaled to a norm of about 1.
-        intervals: number of intervals of each resolution, rising; () for "standard".
+        intervals: number of intervals of each resolution, rising, or () for "standard".
 
     >>> Binning.parse("cut"), Binning.parse("cut:8")
     (Binning(name='cut', intervals=(4, 16)), Binning(name='cut', intervals=(8,)))

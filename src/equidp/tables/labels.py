@@ -1,6 +1,6 @@
 """Labels of rows: values of columns as codes with names.
 
-A value is named by its text; a whole number has no decimal point. A missing value is named "missing", the
+A value is named by its text. A whole number has no decimal point. A missing value is named "missing", the
 same as that text. The code of a row is the place of its name in a list of all names.
 """
 

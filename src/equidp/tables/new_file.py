@@ -58,7 +58,7 @@ def read_new_file(
         path: of the file.
         recipe: of the run.
         encoder: of the run.
-        labels: column of target or groups -> its values in training; {}: the file is only for prediction.
+        labels: column of target or groups -> its values in training. {}: the file is only for prediction.
         lacking: columns that may be missing in the file, or have no values or only new values.
 
     Raises:
@@ -128,7 +128,7 @@ def _flags(names: Iterable[str]) -> str:
 
 
 def _closest_column(name: str, others: Sequence[str]) -> str | None:
-    """Return the name among others that is most like a name; None if none is like it."""
+    """Return the name among others that is most like a name, or None if none is like it."""
 
     def likeness(other: str) -> float:
         ours, theirs = (" ".join(re.split(r"\W+|_", each.casefold())).strip() for each in (name, other))

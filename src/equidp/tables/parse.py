@@ -107,10 +107,11 @@ class Parsed:
     """Values of a column.
 
     Attributes:
-        values: [n], floats (NaN if missing), or categories of texts (none if missing); None if the column
+        values: [n], floats (NaN if missing), or categories of texts (none if missing), or None if the column
             cannot be used.
         findings: all there is to say of it.
-        absent: rows of each text that counts as missing, such as NA or ?; "" for other cells without a value.
+        absent: rows of each text that counts as missing, such as NA or ?, or "" for other cells without a
+            value.
         first_text: row of the first cell that is not a number, from 0; -1 without any.
     """
 

@@ -9,7 +9,7 @@ _NO = ("no", "n", "false", "negative", "neg", "nein", "non", "none", "low", "0",
 
 
 def named_positive(class_names: Sequence[str]) -> str | None:
-    """Return the name that says yes, is paired with one that says no, or begins with ">"; None: none does.
+    """Return the name that says yes, is paired with one that says no, or begins with ">". None: none does.
 
     >>> [named_positive(names) for names in (("no", "yes"), ("0", "1"), ("<=50K", ">50K"), ("ill", "well"))]
     ['yes', '1', '>50K', None]

@@ -272,7 +272,7 @@ def _charset(content: bytes, first: str) -> str:
 
 
 def _width(text: bytes, sep: str) -> int:
-    """Return the number of columns that a separator gives in every row; 0 if it differs."""
+    """Return the number of columns that a separator gives in every row, or 0 if it differs."""
     try:
         table, wrong = _parse(text, sep)
     except pa.ArrowException:

@@ -36,7 +36,7 @@ class Column:
         format: format of dates: "iso" (default), "dayfirst", "monthfirst" (both read 2024-01-31 as year,
             month, day), "duration" or as in strptime, or several separated by |. A text that is no such date
             counts as missing. It implies kind = "date".
-        decimal, thousands: marks within numbers; None: the marks of the recipe.
+        decimal, thousands: marks within numbers. None: the marks of the recipe.
         missing: texts that stand for a missing value, in addition to empty cells, "?" and "NA".
         known: texts that are values though they look missing, such as "NA" for Namibia.
         range: (low, high), public, to clip numbers to and scale to [0, 1].
@@ -88,7 +88,7 @@ class Column:
                 )
 
     def to_plain(self) -> dict[str, Any]:
-        """Return what differs from the defaults, as TOML holds it; a format says that it is of dates."""
+        """Return what differs from the defaults, as TOML holds it. A format says that it is of dates."""
         implied = {"iso": "format", None: ""}.get(self.format, "kind")
         return {name: value for name, value in _plain(self).items() if name != implied}
 
@@ -101,9 +101,9 @@ class Recipe:
     recipe, so that new files are read as the first one was. Fields are the fields of [table] in run.toml.
 
     Attributes:
-        target: column to predict; each of its values is a class.
-        group: columns whose combinations of values are the groups; the target may be among them.
-        crossed: whether to show combinations of several group columns; False: one column at a time.
+        target: column to predict. Each of its values is a class.
+        group: columns whose combinations of values are the groups. The target may be among them.
+        crossed: whether to show combinations of several group columns. False: one column at a time.
         group_as_input: make inputs of the group columns too, so that a model may predict differently by
             group.
         person: column that says whose row it is; not an input. All rows of a person are one example, which
@@ -116,7 +116,7 @@ class Recipe:
             missing target is always refused.
         test_share: probability that a row is in the test set, drawn from the seed and the row's content; or
             that a person is, drawn from the seed and the person's id. Each group has at least one there.
-        positive: of two classes, the one that metrics and thresholds are about; None: by its name, or the
+        positive: of two classes, the one that metrics and thresholds are about. None: by its name, or the
             second.
         sep: character between the columns of a CSV file.
         charset: encoding of the characters of a CSV file.
@@ -198,7 +198,7 @@ class Recipe:
                     )
 
     def _check_roles(self) -> None:
-        """Refuse a column with two roles; the target may be a group."""
+        """Refuse a column with two roles. The target may be a group."""
         role_of: dict[str, str] = {}
         for role in (*_ROLES, "drop"):
             named = self.columns_of(role)
@@ -250,7 +250,7 @@ class Recipe:
     def with_changes(self, given: Mapping[str, Any]) -> Recipe:
         """Return this recipe with plain fields over its own.
 
-        `drop` is added to, and of `columns` the fields that are given; a dropped column that is given a role
+        `drop` is added to, and of `columns` the fields that are given. A dropped column that is given a role
         is no longer dropped.
 
         >>> Recipe(drop=("zip", "id")).with_changes({"target": "id"}).drop

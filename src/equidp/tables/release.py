@@ -33,7 +33,7 @@ class Noisy(NamedTuple):
 
 @final
 class Release:
-    """One Gaussian mechanism on all rows, in parts; each part takes a share of it.
+    """One Gaussian mechanism on all rows, in parts. Each part takes a share of it.
 
     Formal guarantee: for two tables that differ in one row, added or removed, all parts together are
     dominated by one Gaussian mechanism of noise multiplier sigma, without sampling: `event`. This also holds
@@ -105,7 +105,7 @@ def private_counts(codes: Codes, cells: int, *, noise_multiplier: float, randomn
     and so is the number of cells.
 
     Args:
-        codes: [n], in [0, cells); others count nowhere.
+        codes: [n], in [0, cells). Others count nowhere.
         cells: number of classes or groups, also those that no row is in.
         noise_multiplier: standard deviation of the noise, > 0.
         randomness: source of the noise.
@@ -145,7 +145,7 @@ def private_quantile(
 
     Formal guarantee: one row, added or removed, changes each count by at most 1. All counts together are
     therefore a Gaussian mechanism of this noise multiplier, without sampling. Charge `Event(1.0,
-    noise_multiplier)` before; a model that computed the values must also be charged for.
+    noise_multiplier)` before. A model that computed the values must also be charged for.
 
     | case | outcome |
     | --- | --- |

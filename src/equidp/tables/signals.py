@@ -57,7 +57,7 @@ class Signal:
 
 
 def rank_signals(table: pd.DataFrame, recipe: Recipe) -> tuple[Signal, ...]:
-    """Return the signal of each input column, the largest first; empty without two classes of 20 rows.
+    """Return the signal of each input column, the largest first, or empty without two classes of 20 rows.
 
     It is the AUC of the rate of the target in an interval of the column's values, in alphabetical order for
     texts, or in a text's category, whichever is larger. The rate for a row comes from other rows, and from

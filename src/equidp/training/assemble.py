@@ -65,7 +65,7 @@ def checked_data(data: Any) -> Any:
     """Return a dataset whose rows are taken by index.
 
     Raises:
-        DataError: something else; it says what was expected.
+        DataError: something else. It says what was expected.
     """
     if isinstance(data, Mapping):
         return NamedTensors.of(data)
@@ -157,7 +157,7 @@ def warn_of_repeats(train: object) -> None:
 
 
 def names_of_groups(train: Any) -> tuple[str, ...]:
-    """Return the names of a dataset's groups; empty if it does not name them."""
+    """Return the names of a dataset's groups, or empty if it does not name them."""
     while isinstance(train, Subset) and not hasattr(train, "group_names"):
         train = train.dataset
     return tuple(getattr(train, "group_names", ()))
@@ -200,7 +200,7 @@ def policy_for(resolved: ResolvedPlan, train: Any) -> Policy:
 
 
 def checked_groups(policy: Policy, train: object) -> int | None:
-    """Return the number of groups K; None if the data does not have groups, and none are needed."""
+    """Return the number of groups K, or None if the data does not have groups, and none are needed."""
     names = names_of_groups(train)
     if not names and policy.needs_groups:
         raise SettingError(

@@ -34,7 +34,7 @@ def build_model(factory: ModelFactory, shape: Sequence[int], outputs: int, seed:
         factory: makes the model.
         shape: of one input.
         outputs: number of classes.
-        seed: of the initial weights; None: torch's global generator as it stands.
+        seed: of the initial weights. None: torch's global generator as it stands.
     """
     if not callable(factory) or isinstance(factory, nn.Module):
         raise SettingError(
@@ -88,14 +88,14 @@ def build(
     individual: Individual | None = None,
     ledger: Ledger | tuple[Ledger, str] | None = None,
 ) -> Trainer:
-    """Return the Trainer of a resolved plan, with its model and optimizer; nothing is spent yet.
+    """Return the Trainer of a resolved plan, with its model and optimizer. Nothing is spent yet.
 
     Args:
         resolved: for the training data.
         data: the training data.
         weights_seed: of the initial weights.
-        model: trained in place; default: a fresh one from the plan's factory.
-        device: device to move the model to for training; None: it is trained where it is.
+        model: trained in place. Default: a fresh one from the plan's factory.
+        device: device to move the model to for training. None: it is trained where it is.
         seed, loss, engine, callbacks, individual, ledger: see `Trainer`.
 
     Raises:

@@ -161,7 +161,7 @@ class Checkpoints(Callback):
             continues with the remaining steps of its plan, and the scheduler skips the lost ones.
 
         Raises:
-            CheckpointError: the checkpoint is missing or damaged; the message says whether the previous one
+            CheckpointError: the checkpoint is missing or damaged. The message says whether the previous one
                 is intact.
             SettingError: the trainer has another plan, schedule or average.
             BudgetError: the ledger belongs to another run, or has fewer steps than the checkpoint.
@@ -258,7 +258,7 @@ class Checkpoints(Callback):
                 path.unlink(missing_ok=True)
 
     def _files(self) -> list[Path]:
-        """Checkpoints in the folder, the last one last; other files there are not ours to read or delete."""
+        """Checkpoints in the folder, the last one last. Other files there are not ours to read or delete."""
         found = self.folder.glob("checkpoint-*.pt")
         return sorted((path for path in found if _NAME.fullmatch(path.name)), key=_steps)
 
@@ -350,7 +350,7 @@ def _write_arrays(path: Path, arrays: Arrays) -> None:
 
 
 def _read_arrays(path: Path) -> Arrays:
-    """Return the arrays of a file; none if there is no file."""
+    """Return the arrays of a file, or none if there is no file."""
     if not path.exists():
         return {}
     try:
@@ -405,7 +405,7 @@ def _pack_state(trainer: Trainer, *, check: bool) -> bytes:
 
 
 def _unpack_state(path: Path) -> dict[str, Any] | None:
-    """Return the saved state; None if the file does not match the checksum in its name."""
+    """Return the saved state, or None if the file does not match the checksum in its name."""
     try:
         content = path.read_bytes()
     except OSError as error:

@@ -26,7 +26,7 @@ class Form:
     Attributes:
         dtype: of all rows.
         sizes: of the longest of the rows that were tried.
-        number: what shorter rows are filled up with; None: all rows have these sizes.
+        number: what shorter rows are filled up with. None: all rows have these sizes.
         after: whether it stands after a row, or before it.
     """
 
@@ -88,7 +88,7 @@ class Collation:
     """Makes a batch of rows.
 
     Attributes:
-        collate: of one row; it was tried.
+        collate: of one row. It was tried.
         forms: `Form` of each tensor, in the form of a batch.
         rows: rows that were tried, collated one by one.
     """
@@ -99,7 +99,7 @@ class Collation:
 
     @classmethod
     def of(cls, rows: list[Any], collate: Collate | None = None) -> Collation:
-        """Test a user's function on a few rows, one by one and together; None: rows are tensors.
+        """Test a user's function on a few rows, one by one and together. None: rows are tensors.
 
         Raises:
             DataError: it fails, or gives no batch of tensors with one place for each row.

@@ -60,7 +60,7 @@ def wait_for(device: torch.device) -> None:
 
 
 def _count(kind: str) -> int:
-    """Number of devices of a kind; 0 for "meta" and for kinds that this PyTorch lacks."""
+    """Number of devices of a kind, or 0 for "meta" and for kinds that this PyTorch lacks."""
     try:
         return int(torch.get_device_module(kind).device_count())
     except (RuntimeError, AttributeError):

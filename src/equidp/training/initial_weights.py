@@ -2,7 +2,7 @@
 
 Epsilon of a run covers its own steps. Weights that were trained before on the same people, or momentum of raw
 gradients, bring along what those steps learnt. A process sees weights that `build_model` made and the state
-of optimizers; it does not see what trained other weights.
+of optimizers. It does not see what trained other weights.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Start:
     """Origin of initial weights.
 
     Attributes:
-        weights: "fresh" from `build_model`, "given" by the caller; "": not known.
+        weights: "fresh" from `build_model`, "given" by the caller. "": not known.
         optimizer_state: whether the optimizer came with state, such as momentum, of steps of another run.
     """
 

@@ -42,7 +42,7 @@ class Loading:
         load: of samples.
         tried: rows as one batch; of a row, shapes and types are read, its values are not.
         draws: whether code of the user's runs, which may draw random numbers.
-        collation: of rows of a torch Dataset; None for a `GroupedDataset`.
+        collation: of rows of a torch Dataset, or None for a `GroupedDataset`.
     """
 
     load: Load
@@ -117,7 +117,7 @@ Take = Callable[[Tensor], Any]
 
 
 def taker_of(train: object) -> Take | None:
-    """Return a function that takes rows in memory, one index_select a tensor; None: rows are loaded singly.
+    """Return a function that takes rows in memory, one index_select a tensor. None: rows are loaded singly.
 
     >>> taker_of(Subset(TensorDataset(torch.zeros(4, 1), torch.arange(4)), [3, 1]))(torch.tensor([1]))
     (tensor([[0.]]), tensor([1]))
@@ -132,7 +132,7 @@ def taker_of(train: object) -> Take | None:
 
 
 def _columns(train: object) -> tuple[Any, ...] | None:
-    """Return inputs, targets and perhaps groups of all rows that are held as tensors; None: they are not."""
+    """Return inputs, targets and perhaps groups of all rows that are held as tensors. None: they are not."""
     if isinstance(train, GroupedDataset):
         return train.inputs, train.trained_targets, train.groups
     if isinstance(train, NamedTensors):
@@ -248,7 +248,7 @@ def check_numbers(train: Any, tried: Batch) -> None:
 
 
 def check_groups(groups: Any, num_groups: int | None) -> None:
-    """Refuse groups of a batch that are not one of `num_groups` for each example; None: not known.
+    """Refuse groups of a batch that are not one of `num_groups` for each example. None: not known.
 
     Raises:
         DataError: says what was expected.

@@ -66,7 +66,7 @@ class PrivateAdam(_EagerOptimizer):
 
     with m, v and phi the exponential means of gradients, squared gradients and noise variance, each divided
     by 1 - beta^t. Phi is a mean over steps because S of adaptive methods changes. The floor is a share of
-    phi, so that it need not be tuned to S and b; the paper has a constant. Without noise this is Adam.
+    phi, so that it need not be tuned to S and b. The paper has a constant. Without noise this is Adam.
 
     The `Trainer` sets the noise of each step.
 
@@ -172,7 +172,7 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 def chosen_scheduler(
     given: Any, optimizer: torch.optim.Optimizer, steps: int, done: int
 ) -> LRScheduler | None:
-    """Return the scheduler that a Trainer steps after each of its steps; None: the rate is constant.
+    """Return the scheduler that a Trainer steps after each of its steps. None: the rate is constant.
 
     Args:
         given: a torch scheduler, or a name from `SCHEDULES`.

@@ -32,13 +32,13 @@ def option(
     Other parts of a run have such fields too, which are options of commands.
 
     Args:
-        default: default value; MISSING: a value is required. Neither the default nor None is checked.
+        default: default value. MISSING: a value is required. Neither the default nor None is checked.
         meaning: its help, in a sentence.
         check: of one value.
-        names: values that the command line completes to; others may be accepted too.
-        label: on the card; "": the option's name.
-        on_card: plans whose card lists the option; None: plans in which it differs from its default.
-        listed: whether tables of settings always list it; False: only if it differs from its default.
+        names: values that the command line completes to. Others may be accepted too.
+        label: on the card. "": the option's name.
+        on_card: plans whose card lists the option. None: plans in which it differs from its default.
+        listed: whether tables of settings always list it. False: only if it differs from its default.
         keyed: True: results of runs depend on it, and the key that they are stored by.
     """
     metadata = {

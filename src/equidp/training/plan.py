@@ -38,7 +38,7 @@ USUAL_EPOCHS = 20
 USUAL_NOISE = 1.0
 """Noise multiplier of a command or a published plan that nothing else decides the noise of."""
 ALTERNATIVES = (("epsilon", "risk", "noise_multiplier"), ("epochs", "steps"))
-"""Options of which a plan has one at most; a change of one takes the place of the others."""
+"""Options of which a plan has one at most. A change of one takes the place of the others."""
 
 
 def _always(plan: Plan) -> bool:
@@ -119,16 +119,16 @@ class Plan(_NamedOptions):
         method: name from `METHODS`, import path such as "my_module:MyPolicy", policy, or policy class.
         epsilon, risk, noise_multiplier: epsilon of the whole run, a `RiskTarget`, or the noise multiplier
             sigma (0: no privacy). A private method needs one of the three, or budgets by group.
-        delta: delta of the whole run; None: a tenth of 1 / n, rounded down to a power of ten.
+        delta: delta of the whole run. None: a tenth of 1 / n, rounded down to a power of ten.
         accountant: name from `equidp.accounting.ACCOUNTANTS`, used to calibrate the noise and to report
             epsilon.
-        batch_size: expected batch size b; 0: all examples.
+        batch_size: expected batch size b. 0: all examples.
         epochs, steps: number of passes over the data, or number T of private steps. Pass at most one.
             Neither: 20 epochs.
-        sample_rate: sampling rate q, if n is not public; None: b / n.
+        sample_rate: sampling rate q, if n is not public. None: b / n.
         model: name from `equidp.models.MODELS`, import path such as "my_module:make_model", or factory. A
             Trainer receives the model itself.
-        learning_rate: learning rate of the optimizer; None: 1 / sqrt(steps), as in Xu et al.
+        learning_rate: learning rate of the optimizer. None: 1 / sqrt(steps), as in Xu et al.
         momentum, weight_decay: settings of the optimizer. They act on private gradients, so they cost no
             privacy.
         optimizer: "sgd", or "adam", which is `PrivateAdam` with its own momentum.
@@ -142,9 +142,9 @@ class Plan(_NamedOptions):
         class_weight: class -> public number that multiplies the losses of its examples before clipping. A
             text such as "no=1,yes=8" will do. Other classes have weight 1. Only ratios matter, because all
             weights are divided by the largest. None: all weights are 1.
-        loss: function of (outputs, targets) that returns one loss per example; None: cross entropy.
+        loss: function of (outputs, targets) that returns one loss per example. None: cross entropy.
         rates: group name -> public multiple of the sampling rate, also as a text such as "rare=2,*=1". "*"
-            means all other groups; the default is 1. Sums are still divided by b, because group sizes are
+            means all other groups. The default is 1. Sums are still divided by b, because group sizes are
             private.
         bound_shares: group name -> public share of the bound, in [1/16, 1], in the same form. An example of
             the group adds at most this share of the sensitivity to a gradient, and of the norm to statistics.
@@ -159,7 +159,7 @@ class Plan(_NamedOptions):
             128 for large batches of images on a CPU, unless the method releases statistics; else the whole
             batch.
         releases: releases in addition to the steps, which epsilon also covers.
-        method_settings: settings of methods by name, such as clipping_bound; each method uses the ones it
+        method_settings: settings of methods by name, such as clipping_bound. Each method uses the ones it
             has.
         by_method: method -> fields of the plan and method settings that differ for this method.
 
@@ -389,7 +389,7 @@ class Plan(_NamedOptions):
     def to_plain(self) -> dict[str, Any]:
         """Return plain values for `from_plain`. A model or loss given as an object is replaced by its name.
 
-        Releases that are drawn elsewhere are left out; a resolved plan contains their costs.
+        Releases that are drawn elsewhere are left out. A resolved plan contains their costs.
         """
         content = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "releases"}
         if not isinstance(self.method, str):
@@ -442,7 +442,7 @@ class Plan(_NamedOptions):
 
     @property
     def statistics_ratio(self) -> float | None:
-        """sigma_s / sigma of a method with statistics; None for other methods."""
+        """sigma_s / sigma of a method with statistics, or None for other methods."""
         row = self._row
         if row is None or self.method_settings or self.by_method:
             return self.policy.statistics_ratio
@@ -464,7 +464,7 @@ class Plan(_NamedOptions):
 
     @property
     def loss_function(self) -> LossFunction | None:
-        """The loss; None for cross entropy."""
+        """The loss, or None for cross entropy."""
         if not isinstance(self.loss, str):
             return self.loss
         from equidp.losses import LOSSES
@@ -473,7 +473,7 @@ class Plan(_NamedOptions):
 
     @property
     def loss_name(self) -> str:
-        """Display name of the loss; "" for cross entropy."""
+        """Display name of the loss, or "" for cross entropy."""
         return "" if self.loss is None else _name(self.loss)
 
     @property
@@ -485,7 +485,7 @@ class Plan(_NamedOptions):
 
     @property
     def class_weights(self) -> Mapping[str, float] | None:
-        """Weights by class name; None: all are 1."""
+        """Weights by class name. None: all are 1."""
         if not isinstance(self.class_weight, str):
             return self.class_weight
         from equidp.data.targets import parse_class_weights
@@ -499,7 +499,7 @@ class Plan(_NamedOptions):
 
     @property
     def run_epsilon(self) -> float | None:
-        """Epsilon of the whole run, or the largest budget by group; None: neither is given."""
+        """Epsilon of the whole run, or the largest budget by group. None: neither is given."""
         return self.groups.run_epsilon(self.epsilon)
 
     @property
@@ -581,7 +581,7 @@ class Plan(_NamedOptions):
 
         Args:
             num_examples: n, public.
-            group_names: names of the data's groups; empty: not known, and the rates of all groups that are
+            group_names: names of the data's groups. Empty: not known, and the rates of all groups that are
                 not named count too.
 
         Raises:

@@ -96,7 +96,7 @@ class LogReleases(Callback):
 
 
 def _settings(trainer: Trainer) -> dict[str, str]:
-    """Settings chosen before the run; the number of examples is not among them."""
+    """Settings chosen before the run. The number of examples is not among them."""
     settings = {
         "method": type(trainer.policy).__name__,
         **asdict(trainer.policy),  # type: ignore[call-overload]

@@ -35,10 +35,10 @@ with require_extra("tables"):
 
 
 class TableCallback(Callback):
-    """Callback of one run of a comparison; its table is kept with the results of the run.
+    """Callback of one run of a comparison. Its table is kept with the results of the run.
 
     Attributes:
-        individual: how the run is to account for single examples; None: this needs no such account.
+        individual: how the run is to account for single examples. None: this needs no such account.
     """
 
     individual: Individual | None = None

@@ -29,7 +29,7 @@ class Release:
     Attributes:
         name: name in the ledger.
         file: JSON file in the run's folder that stores the result.
-        individual: `Individual` settings of the accounting for single examples; None: not needed.
+        individual: `Individual` settings of the accounting for single examples. None: not needed.
 
     Example:
         >>> from dataclasses import dataclass
@@ -114,7 +114,7 @@ class Release:
 
     @classmethod
     def from_options(cls, given: Mapping[str, Any]) -> Self | None:
-        """Return the release that the options request; None if none of its options is given."""
+        """Return the release that the options request, or None if none of its options is given."""
         own = {name: given.get(name) for name in getattr(cls, "__dataclass_fields__", ())}
         own = {name: value for name, value in own.items() if value not in (None, False)}
         return cls(**own) if own else None

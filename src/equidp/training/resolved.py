@@ -33,15 +33,15 @@ class ResolvedPlan:
         plan: the given plan, with the options of its method.
         method: name in `METHODS`, import path, or name of the policy's class.
         num_examples: n.
-        group_names: names of the data's groups; empty: not known.
+        group_names: names of the data's groups. Empty: not known.
         learning_rate: learning rate of the optimizer.
         sample_rate: sampling rate q = b / n.
         steps: number of steps T.
-        noise_multiplier: noise multiplier sigma; 0 for a method without privacy.
+        noise_multiplier: noise multiplier sigma, or 0 for a method without privacy.
         delta: delta of the whole run.
         event: event of each step.
         rates, bound_shares: rates and bound shares of groups, given or derived from budgets or the method's
-            bounds; None: all are 1.
+            bounds. None: all are 1.
         releases: (event, count) pairs of the releases, which epsilon also covers.
     """
 
@@ -89,7 +89,7 @@ class ResolvedPlan:
         return sum(count for event, count in self.releases if event.name == release.name)
 
     def epsilon_by_group(self, accountant: str | None = None) -> dict[str, float]:
-        """Epsilon of each group by name, "*" for all others; empty if groups are equal."""
+        """Epsilon of each group by name, "*" for all others, or empty if groups are equal."""
         chosen = accountant or self.plan.accountant
         return {
             label.name: epsilon_of(self.charges, self.delta, chosen, label) for label in self.event.labels

@@ -41,7 +41,7 @@ class RunFacts:
 
     Attributes:
         policy: the method with its settings.
-        plan: plan that the Trainer was built from; None: the Trainer was made without a plan.
+        plan: plan that the Trainer was built from. None: the Trainer was made without a plan.
         num_examples, expected_batch_size: n and b of the run.
         steps: number of steps that were taken.
         event: event of a step.
@@ -50,12 +50,12 @@ class RunFacts:
         learning_rate: of the optimizer's first group of parameters, before any schedule.
         randomness: name of the class that draws samples and noise.
         groups, classes: their names.
-        rows: maximum number of rows per person, if an example is a person; None: an example is a row.
+        rows: maximum number of rows per person, if an example is a person. None: an example is a row.
         views: views of each image in training.
         start: origin of the initial weights.
         class_weighted: True if losses have weights by class.
         processes: number of processes that trained together.
-        run_id: random name of the run, as its ledger has it; "": not known.
+        run_id: random name of the run, as its ledger has it. "": not known.
     """
 
     policy: Policy | None = None
@@ -80,7 +80,7 @@ class RunFacts:
 
     @property
     def method(self) -> dict[str, Any]:
-        """The policy's class and its settings, by name; empty if it is not known."""
+        """The policy's class and its settings, by name, or empty if it is not known."""
         if self.policy is None:
             return {}
         return {"method": type(self.policy).__name__, **asdict(self.policy)}  # type: ignore[call-overload]
@@ -158,7 +158,7 @@ class Run:
         return subtract_counts(self.entries, self.not_taken)
 
     def epsilon(self, delta: float | None = None, accountant: str | None = None, rows: int = 1) -> float:
-        """Epsilon of everything that the run spent or had left; infinite if it trained without privacy.
+        """Epsilon of everything that the run spent or had left, or infinite if it trained without privacy.
 
         Args:
             delta: default: the run's delta.

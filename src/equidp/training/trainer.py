@@ -114,7 +114,7 @@ class Trainer:
             which the model receives the others by name; with `collate`, a dataset of any rows that it
             accepts. A person with rows in groups of several rates counts as one of the group with the largest
             rate.
-        plan: settings of the run, or a plan resolved for this data; None: made from `options`.
+        plan: settings of the run, or a plan resolved for this data. None: made from `options`.
         loss: (outputs, targets) -> losses [batch], one per example. If outputs are a mapping, the loss
             receives its `logits`. None: the plan's loss.
         engine: name in `equidp.engines.ENGINES`, which is tried on made-up rows; or an engine object of this
@@ -124,7 +124,7 @@ class Trainer:
             continue. None: a new one in memory.
         individual: whether to record the share of the sensitivity that each example uses, for
             `individual_report`.
-        scheduler: torch scheduler of the learning rate, called after each step; None: the plan's schedule.
+        scheduler: torch scheduler of the learning rate, called after each step. None: the plan's schedule.
         collate: list of rows from a torch Dataset -> one batch (inputs, targets) or (inputs, targets,
             groups), tensors [rows, ...]. It may pad rows to the longest. A trial before training checks that
             each row has the same result in a batch as by itself, and that the model ignores padding.
@@ -141,7 +141,7 @@ class Trainer:
     Attributes:
         policy: policy of the method for the data's groups.
         resolved: plan resolved for the data.
-        plan: the same, if `equidp.training.build.build` made model and optimizer from it; None: they were
+        plan: the same, if `equidp.training.build.build` made model and optimizer from it. None: they were
             made by hand.
         steps: number of steps T.
         event: cost of each step, with `sample_rate` q (the largest rate of a group) and `noise_multiplier`
@@ -153,7 +153,7 @@ class Trainer:
         averaging: average of the weights so far.
         start: origin of the initial weights.
         steps_at_start: number of steps before this Trainer, by its ledger.
-        individual: record of each example's share (`individual.accounts`); None: not requested.
+        individual: record of each example's share (`individual.accounts`). None: not requested.
         processes: processes that train together; usually one.
 
     Raises:
@@ -594,7 +594,7 @@ class Trainer:
     def release(self, release: Release, draw: Callable[[float], Any]) -> Any:
         """Pay for a draw of a release of the plan, and draw it, unless all its draws were made.
 
-        Releases call it in every process; only the first process pays and draws.
+        Releases call it in every process. Only the first process pays and draws.
 
         Args:
             release: one of `plan.releases`.
@@ -640,7 +640,7 @@ class Trainer:
         (`Run.epsilon_of_steps_taken`).
 
         Args:
-            reason: exception to raise instead of the next step; None: loops end as after the last step.
+            reason: exception to raise instead of the next step. None: loops end as after the last step.
 
         Example:
             >>> import torch, equidp
@@ -711,7 +711,7 @@ class Trainer:
         example.
 
         Args:
-            delta: delta of the epsilons; default: the run's delta.
+            delta: delta of the epsilons. Default: the run's delta.
             accountant: "pld" (privacy loss distributions): tight. "rdp" (Renyi): faster and looser, used in
                 papers.
 

@@ -44,7 +44,7 @@ _WHOLE_UP_TO = 256
 def chosen_physical_batch_size(
     given: int | None, train: GroupedDataset | Dataset[Any], model: nn.Module, event: Event
 ) -> int | None:
-    """Largest number of examples that the engine sees at a time; None: the whole sample.
+    """Largest number of examples that the engine sees at a time. None: the whole sample.
 
     On a CPU, large samples of images are processed in parts, which is faster and takes less memory. If
     statistics are released, they are not, because every part would go through the engine twice.
@@ -68,7 +68,7 @@ def chosen_engine(
 ) -> tuple[Engine, Examples | None]:
     """Return the given engine, or make the named one and check it on the model's device (`engines.check`).
 
-    Also return public examples that model and loss accepted; None for a given engine.
+    Also return public examples that model and loss accepted, or None for a given engine.
     """
     if not isinstance(engine, str):
         if not callable(engine) or isinstance(engine, type):
@@ -117,7 +117,7 @@ def row_check(
 
     Args:
         engine, policy, model, loss: of the run.
-        at_a_time: the most examples that the engine is given at a time; None: no limit.
+        at_a_time: the most examples that the engine is given at a time. None: no limit.
     """
     if not policy.private or getattr(engine, "made_up", False):
         return None
@@ -162,7 +162,7 @@ def try_objective(engine: Engine, policy: Policy, state: Any, public: Examples |
 
 
 def class_names(train: object) -> tuple[str, ...]:
-    """Names of the classes; empty if the dataset does not name them."""
+    """Names of the classes, or empty if the dataset does not name them."""
     return train.class_names if isinstance(train, GroupedDataset) else ()
 
 
@@ -201,7 +201,7 @@ def _check_targets(model: nn.Module, loss: LossFunction, inputs: Inputs, targets
 
     Args:
         inputs: examples that the trial accepted.
-        targets: [n]; others than whole numbers are not looked at.
+        targets: [n]. Others than whole numbers are not looked at.
 
     Raises:
         DataError: names the target.
@@ -248,7 +248,7 @@ def _check_padding(
     """Refuse a model or a loss that reads padding, as rows as short as the shortest that were tried show.
 
     Args:
-        public: examples [1, ...] to try; none: they are made up, of the shortest length that is not 0.
+        public: examples [1, ...] to try. None: they are made up, of the shortest length that is not 0.
     """
     rows = [each[:2] for each in collation.rows]
     if not public:
@@ -262,7 +262,7 @@ def _check_padding(
 
 
 def _smallest(rows: Sequence[Tensor]) -> list[int]:
-    """Return the smallest size above 0 of each dimension of rows; 0 if all are 0."""
+    """Return the smallest size above 0 of each dimension of rows, or 0 if all are 0."""
     sizes = zip(*(row.shape[1:] for row in rows), strict=True)
     return [min(filter(None, each), default=0) for each in sizes]
 

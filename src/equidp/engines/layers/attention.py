@@ -67,7 +67,7 @@ def _project_inputs(
     value: Tensor,
     batch_dimension: int,
 ) -> tuple[Tensor, ...]:
-    """Return queries, keys and values; those that differ are positions of one product, side by side."""
+    """Return queries, keys and values. Those that differ are positions of one product, side by side."""
     bias = None if module.in_proj_bias is None else "in_proj_bias"
     block, axis, parts = Block("in_proj_weight", bias), 1 - batch_dimension, (query, key, value)
     if module.in_proj_weight is None:  # three matrices and one bias, a product with 1 at one position

@@ -35,7 +35,7 @@ class LinearGradients(Gradients):
     Args:
         inputs: [batch, in] or [batch, positions, in].
         gradient: [batch, out] or [batch, positions, out], of the outputs.
-        weight, bias: names of W and b; None if there is none, or it is frozen.
+        weight, bias: names of W and b, or None if there is none, or it is frozen.
         form: (gradient of W, [..., out, in]) -> gradient of the layer's weight, of which W is another form.
     """
 
@@ -125,7 +125,7 @@ class LinearGradients(Gradients):
 
 
 def _read_gradients(transposed: bool, call: Call, inputs: Tensor, gradient: Tensor) -> LinearGradients:
-    """Gradients of nn.Linear on inputs [batch * rows, ..., features]; all but the ends are positions."""
+    """Gradients of nn.Linear on inputs [batch * rows, ..., features]. All but the ends are positions."""
     weight, bias = (name if name in call.parameters else None for name in ("weight", "bias"))
     if inputs.dim() != 2 or call.rows > 1:
         inputs, gradient = by_position(inputs, call.rows), by_position(gradient, call.rows)

@@ -1,6 +1,6 @@
 """Rules of layers: how a call is run, and the per-example gradients that follow from it.
 
-A `Tape` records the calls of a forward pass; the backward pass hands each `Call` what its `Gradients` need.
+A `Tape` records the calls of a forward pass. The backward pass hands each `Call` what its `Gradients` need.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ class Call:
     Args:
         module: the module.
         parameters: its trained parameters.
-        rows: how many rows each example (unit of privacy) has. The module reads [batch * rows, ...]; its
+        rows: how many rows each example (unit of privacy) has. The module reads [batch * rows, ...]. Its
             gradients are of units, [batch, ...].
 
     Attributes:
@@ -218,7 +218,7 @@ class Call:
         pending: computes the gradients after the backward pass if they arrive in pieces; set by the first.
         received: gradients that arrive by parameter, [batch, *shape].
         gradients: what the weighted sum is computed from; None until the losses are known to depend on it.
-        squares: squared norms, [batch]; None if shared, because gradients must be added before their norm.
+        squares: squared norms, [batch], or None if shared, because gradients must be added before their norm.
     """
 
     def __init__(self, module: Any, parameters: Parameters, rows: int = 1) -> None:
@@ -245,7 +245,7 @@ class Call:
 
         Args:
             weights: [batch].
-            left_out: mask of examples whose gradients count as 0, [batch]; None: no example.
+            left_out: mask of examples whose gradients count as 0, [batch]. None: no example.
 
         Raises:
             ModelError: a tensor that norms were taken of was changed in place.

@@ -248,7 +248,8 @@ class Plot(NamedTuple):
             metric's label, and {metric} for the label with its unit.
         caption: the content of the plot, in a sentence or two.
         axis: label of the axis with the figures.
-        draw: the summary, the label of the axis and the layout -> a figure; None if there is nothing to show.
+        draw: the summary, the label of the axis and the layout -> a figure, or None if there is nothing to
+            show.
     """
 
     title: str
@@ -257,12 +258,12 @@ class Plot(NamedTuple):
     draw: Callable[[Summary, str, Layout], Figure | None]
 
     def figure(self, summary: Summary, layout: Layout = PAGE) -> Figure | None:
-        """Draw the figure; None if there is nothing to show."""
+        """Draw the figure, or None if there is nothing to show."""
         return drawn_as(layout, partial(self.draw, summary, filled_in(self.axis, summary)))
 
 
 def filled_in(text: str, summary: Summary) -> str:
-    """Fill in the metric of the comparison in a text; its label begins a title, a sentence or an axis."""
+    """Fill in the metric of the comparison in a text. Its label begins a title, a sentence or an axis."""
     return text.format(unit=unit(summary.metric), label=summary.label, metric=summary.details[0].title)
 
 
@@ -276,6 +277,6 @@ def draw_plots(plots: Iterable[Plot], summary: Summary) -> list[Drawn]:
 
 
 def drawn_for_page(title: str, caption: str, draw: Callable[[Layout], Figure | None]) -> list[Drawn]:
-    """Draw a figure of any results for pages; none if there is nothing to show."""
+    """Draw a figure of any results for pages, or none if there is nothing to show."""
     figure = drawn_as(PAGE, draw)
     return [] if figure is None else [Drawn(title, caption, svg(figure))]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def trade_off(summary: Summary, axis: str, layout: Layout) -> Figure | None:
-    """Draw cost and largest gap against epsilon, a colour per method; None if no method has two epsilons.
+    """Draw cost and largest gap against epsilon, a colour per method, or None if no method has two epsilons.
 
     If a method has several settings at one epsilon, no line joins its points.
     """
