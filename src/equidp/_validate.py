@@ -28,7 +28,7 @@ def unknown_name(kind: str, given: object, known: Iterable[str], listed_in: str 
     """Return an error with the closest known names, and with all of them if they are few.
 
     Args:
-        kind: of the name.
+        kind: kind of the name.
         given: what was given.
         known: names.
         listed_in: command or page that lists many names, such as "equidp methods".

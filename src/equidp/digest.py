@@ -296,8 +296,8 @@ class _Source(NamedTuple):
     """Source of a user-defined module.
 
     Attributes:
-        file, lines: of the source.
-        digest: of its canonical text.
+        file, lines: file and lines of the source.
+        digest: digest of its canonical text.
         imports: full names of modules that it imports, and of names that may be modules.
         current: False if this process imported the module from another source.
     """

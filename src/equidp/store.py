@@ -175,7 +175,7 @@ class Store:
         """Entry of a key; if there is none, this process writes it, or waits for another that writes it.
 
         Args:
-            key: of the entry.
+            key: key of the entry.
             write: writes files into an empty folder, and returns facts.
             what: description in messages.
             needed: bytes that will be written, about. 0: not known.

@@ -54,7 +54,7 @@ def calibrate_noise(
 
     Args:
         epsilon: > 0.
-        delta: in (0, 1).
+        delta: delta in (0, 1).
         step: one step at noise multiplier 1, with statistics noise sigma_s / sigma.
         steps: T >= 1.
         accountant: a name from `ACCOUNTANTS`.
@@ -209,8 +209,8 @@ def calibrate_share(
 
     Args:
         budget: epsilon of the group, > 0.
-        delta: in (0, 1).
-        step: what a step costs an example that is drawn at the whole rate and has the whole bound.
+        delta: delta in (0, 1).
+        step: cost of a step to an example with the whole rate and the whole bound.
         steps: T >= 1.
         protect_by: "sampling", of the rate; "scaling", of the bound, which statistics are bounded by too.
         accountant: a name from `ACCOUNTANTS`.

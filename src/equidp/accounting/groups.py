@@ -164,10 +164,11 @@ class GroupSettings:
 
         Args:
             schedule: sample rate q, that rates are multiples of, and number of steps T.
-            delta: of the whole run.
+            delta: delta of the whole run.
             statistics_ratio: sigma_s / sigma of a policy with statistics. None: the policy has none.
-            epsilon, risk: of the whole run, which the noise is calibrated to, or to the largest budget.
-            accountant: by which epsilon is meant.
+            epsilon, risk: targets of the whole run to which the noise is calibrated, instead of the largest
+                budget.
+            accountant: accountant that defines epsilon.
             noise_multiplier: noise multiplier sigma, if neither is given and there is no budget.
             spent: what counts for every group in addition to the steps, such as a release.
             group_names: names of all groups. Empty: not known.
@@ -245,7 +246,7 @@ class GroupSettings:
         return tuple(Share(name, rates[name] * sample_rate, bounds[name], bounds[name]) for name in known)
 
     def _budgets(self, epsilon: float | None, group_names: Sequence[str]) -> dict[str, float]:
-        """Budget of each group by name; of one without a budget, the epsilon of the run."""
+        """Budget of each group by name; for a group without a budget, the epsilon of the run."""
         most = max(self.budgets.values(), default=0.0) if epsilon is None else epsilon
         others = self.budgets.get(OTHER_GROUPS, most)
         found = {name: self.budgets.get(name, others) for name in self.names(group_names)}
@@ -298,9 +299,9 @@ class LabelBudgets:
     """Epsilon that a run may cost each label at most.
 
     Attributes:
-        by_label: epsilon of each label; of None: of everyone.
+        by_label: epsilon of each label; for None: for everyone.
         plan: all that the run is to spend. It counts whole, taken or not.
-        delta, accountant: of the epsilons.
+        delta, accountant: delta and accountant of the epsilons.
     """
 
     by_label: Mapping[Label | None, float]

@@ -37,7 +37,7 @@ def epsilon_so_far(
         steps: taken so far, from 0 to T.
         event: one step.
         total_steps: T.
-        delta: in (0, 1).
+        delta: delta in (0, 1).
         accountant: a name from `ACCOUNTANTS`.
         beside: (event, count) pairs that count from the start.
     """

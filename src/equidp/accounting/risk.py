@@ -158,7 +158,7 @@ def privacy_profile(event: dp_accounting.DpEvent, epsilons: Floats, usual: float
     | a step without noise, or usual above 10^5 | 1 |
 
     Args:
-        event: of `equidp.accounting.rows.mechanism`.
+        event: event of `equidp.accounting.rows.mechanism`.
         epsilons: increasing, >= 0, [n].
         usual: about the epsilon at a small delta; bins are a small part of it.
 

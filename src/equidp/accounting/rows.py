@@ -38,7 +38,7 @@ def epsilon(entries: Entries, delta: float, accountant: str = "pld", rows: int =
 
     Args:
         entries: (event, how often) pairs.
-        delta: in (0, 1).
+        delta: delta in (0, 1).
         accountant: a name from `ACCOUNTANTS`.
         rows: number of rows >= 1. At the same delta, epsilon is usually more than `rows` times the epsilon of
             one row.

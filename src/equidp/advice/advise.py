@@ -67,7 +67,7 @@ class Rule:
     """Rule that gives a kind of data its method and settings.
 
     Attributes:
-        kind: of data, in words.
+        kind: kind of data, in words.
         holds: whether data is of this kind. The first rule that holds is taken.
         evidence: for method, features and settings together.
         settings: fields of `Plan` and settings of the method. Empty: the user's plan.
@@ -152,7 +152,7 @@ class Advice:
         method: a name from `METHODS`.
         features: a name from `FEATURES`. None: inputs as they are.
         settings: fields of `Plan` and settings of the method, by name. Empty: the user's plan.
-        binning: of the columns of a table. None: as they are encoded.
+        binning: binning of the columns of a table. None: as they are encoded.
         evidence: sentence on the evidence for the choice, or "" if the user chose otherwise.
         caution: a sentence on what the settings cannot do. "": none.
         given: settings that the user gave.
@@ -178,7 +178,7 @@ class Advice:
         Args:
             given: settings by name. Those that the method does not have are left out.
             features: name of the features that are trained on. None: inputs as they are.
-            method: that is trained by.
+            method: method to train by.
         """
         known = {each.name for each in settings_of(method_named(method).policy)} | Plan.names()
         asked = {name: value for name, value in given.items() if name in known}
@@ -226,7 +226,7 @@ def advise(
         train: training data.
         level: epsilon or risk of the run. Empty: noise is the given `noise_multiplier`.
         given: settings that the user gives, by name, which the learning rate suits.
-        binning: of the columns that the run trains on. None: the data has no columns.
+        binning: binning of the columns that the run trains on. None: the data has no columns.
         features: name of the features, if the inputs are features of norm 1 (`normalised_features`). None:
             other inputs.
 

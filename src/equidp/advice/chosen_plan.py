@@ -36,13 +36,14 @@ class ChosenPlan:
     """Training settings for any method, each with its origin.
 
     Attributes:
-        plan: how to train.
-        method: that "auto" stands for.
-        features: that are trained on. None: inputs as they are.
-        binning: of the columns of a table, such as "cut:4,16". None: the data has no columns.
+        plan: training settings.
+        method: method that "auto" stands for.
+        features: features that are trained on. None: inputs as they are.
+        binning: binning of the columns of a table, such as "cut:4,16". None: the data has no columns.
         origins: setting -> its origin.
         otherwise: origin of all other settings.
-        advice: with these settings and the reasons that hold for them. None: other settings than recommended.
+        advice: advice with these settings and the reasons that hold for them. None: other settings than
+            recommended.
     """
 
     plan: Plan
@@ -81,14 +82,14 @@ def choose_plan(
     given.
 
     Args:
-        source: of the data, as the user gives it.
+        source: source of the data, as the user gives it.
         train: training part of the split of `source_to_read`.
-        seed: of the split.
+        seed: seed of the split.
         given: settings of the plan and of methods that the user gives, by name.
         settings: a name from `SETTINGS`.
-        method: to train by; "auto": the recommended one.
+        method: method to train by; "auto": the recommended one.
         swept: names of settings that the user compares values of.
-        level: epsilon or risk of the runs, by name; of several, the strictest.
+        level: epsilon or risk of the runs, by name; the strictest of several.
 
     Raises:
         SettingError: published settings of data that has none; too few examples for the target.

@@ -69,9 +69,9 @@ def epsilon_from_rates(rates: Rates, delta: float, level: float = 0.95) -> float
     """Return a lower bound on epsilon for any mechanism: ln((TPR - delta) / FPR), or the same for "out".
 
     Args:
-        rates: of a rule that was fixed before the counted runs.
-        delta: in [0, 1).
-        level: of confidence.
+        rates: rates of a rule that was fixed before the counted runs.
+        delta: delta in [0, 1).
+        level: confidence level.
 
     Returns:
         >= 0, finite.
@@ -96,10 +96,10 @@ def noise_from_rates(rates: Rates, claim: EventCounts, delta: float, level: floa
     this is mu = z(TPR) - z(FPR) (Dong, Roth and Su 2022, equation 6).
 
     Args:
-        rates: of a rule that was fixed before the counted runs.
+        rates: rates of a rule that was fixed before the counted runs.
         claim: one event without shares, and how often.
-        delta: in (0, 1).
-        level: of confidence.
+        delta: delta in (0, 1).
+        level: confidence level.
 
     Returns:
         >= 0, or infinite if no noise explains the rates.

@@ -27,10 +27,10 @@ class CanaryEngine:
 
     Args:
         engine: measures the examples.
-        inputs, targets: of the examples, [n, ...], on the engine's device.
+        inputs, targets: inputs and targets of the examples, [n, ...], on the engine's device.
         parameters: trained parameters, in the model's order.
-        direction: of the canary's gradient over all of them, of norm 1, [parameters], float64.
-        norm: of that gradient.
+        direction: direction of the canary's gradient over all of them, of norm 1, [parameters], float64.
+        norm: norm of that gradient.
 
     Attributes:
         drawn: numbers of the examples that were measured last.

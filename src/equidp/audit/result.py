@@ -53,7 +53,7 @@ class Audit:
     Attributes:
         procedure: text that names what was audited.
         method: the method's name.
-        delta: of claim and bounds.
+        delta: delta of claim and bounds.
         level: confidence level, for "all" by itself, and for all groups together.
         bounds: by group, then "all".
         noise_multiplier: sigma, that the claim gives.

@@ -198,8 +198,8 @@ class RepeatedRuns:
         planned: a run on all examples but the canary, with its model in training mode.
 
     Attributes:
-        event: of one step.
-        norms: of the canaries of each group, [K].
+        event: event of one step.
+        norms: norms of the canaries of each group, [K].
         known: norms of the others' gradients, and those along the canary's, [n] each, at the initial weights.
     """
 

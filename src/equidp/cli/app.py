@@ -105,8 +105,8 @@ def command_line(name: str, help_text: str, commands: Mapping[str, str], modules
     """The app of a program with several commands, whose modules are loaded when they are called.
 
     Args:
-        name: of the program.
-        help_text: of the program.
+        name: name of the program.
+        help_text: help text of the program.
         commands: name -> what it does.
         modules: package with a module for each command, in which `app` is the command, by `command`.
     """

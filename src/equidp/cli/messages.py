@@ -31,7 +31,7 @@ _console = Console(stderr=True)
 
 
 def say(text: str, heading: str = "") -> None:
-    """Print a message as it stands, after a heading in rich's markup; of several processes, the first."""
+    """Print a message as it is, after a heading in rich's markup, in the first process only."""
     if not rank():
         _print(text, heading)
 
@@ -41,7 +41,7 @@ def _print(text: str, heading: str) -> None:
 
 
 def fail(text: str) -> NoReturn:
-    """End the command with one message and exit code 2; of several processes, the first says it."""
+    """End the command with one message, printed by the first process only, and exit code 2."""
     if rank():
         time.sleep(PATIENCE)
     _print(text, f"[bold red]{f'process {rank()}: ' if rank() else ''}error:[/] ")

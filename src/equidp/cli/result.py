@@ -30,7 +30,7 @@ def print_result(
 
     Args:
         run: as it was trained.
-        evaluation: of the run, without metrics of few people.
+        evaluation: evaluation of the run, without metrics of few people.
         metric: requested metric; None: accuracy, or AUC if one of two classes is rare.
         card: path of the card; None if there is none.
     """

@@ -32,10 +32,10 @@ def read_run(
     """Return the options of a run; options of the command line override options of a file.
 
     Args:
-        config: of --config, run.toml; None: none.
-        sets: of --set, each section.field=value.
+        config: value of --config, run.toml. None: none.
+        sets: values of --set, each section.field=value.
         given: other options by field.
-        methods: whose settings they may be, also user-defined ones.
+        methods: methods whose settings may be given, also user-defined ones.
 
     Raises:
         SettingError: an unknown section or field, or a value of another type.

@@ -84,7 +84,7 @@ class ExampleEpsilons:
     Columns: group, count, mean, median, q95, group_epsilon (the most that a member can have) and epsilon.
 
     Attributes:
-        per_epoch: how often norms of all examples are taken.
+        per_epoch: how often norms of all examples are computed.
     """
 
     per_epoch: int = 1
@@ -112,8 +112,8 @@ class Cell:
 
     Attributes:
         source: source of the split of `seed`.
-        plan: how to train.
-        seed: of the split, the initial weights, the samples and the noise.
+        plan: training settings.
+        seed: seed of the split, the initial weights, the samples and the noise.
         engine: name of the gradient engine.
         device: name of the training device. Results of two devices differ only by rounding, as they do
             between numbers of threads, so one stored run serves all devices.
@@ -121,7 +121,7 @@ class Cell:
         counts_noise: noise multiplier of a release of class counts. 0: exact counts, for training without
             privacy. None: classes are not counted.
         balanced: weigh the losses of each class by one over its count.
-        names: of the run in tables of a comparison; not part of the key.
+        names: names of the run in tables of a comparison; not part of the key.
     """
 
     source: DataSource
@@ -202,7 +202,7 @@ class Trees:
 
     Attributes:
         source: source of the split of `seed`.
-        seed: of the split and of the trees.
+        seed: seed of the split and of the trees.
         class_weight: class name -> weight of its rows. None: 1 each.
         balanced: weigh the rows of each class by one over their number instead.
     """
@@ -249,9 +249,9 @@ class CellResult:
 
     Attributes:
         results: one row a group, and one for "all": metrics of the test set, and the run's epsilon.
-        tables: of its callbacks, by name.
-        outputs: of the model on the test set, [n, outputs].
-        seconds: of training.
+        tables: tables of its callbacks, by name.
+        outputs: outputs of the model on the test set, [n, outputs].
+        seconds: seconds of training.
     """
 
     results: pd.DataFrame
@@ -348,8 +348,8 @@ def run_cells(
     without source, is trained each time.
 
     Args:
-        cells: to train.
-        folder: of kept results.
+        cells: cells to train.
+        folder: folder of kept results.
         jobs: processes; see `spread`.
         on_cell: called with each that was trained.
 

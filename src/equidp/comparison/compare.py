@@ -86,14 +86,14 @@ class PreparedComparison:
 
     Attributes:
         asked: what is compared.
-        source: of the data.
+        source: source of the data.
         data: the split of the first seed.
         choice: plans that the runs train by.
         sizes: seed -> number of training examples.
-        group_names: of the data.
+        group_names: group names of the data.
         references, private: variants.
         folder: folder of finished cells.
-        device: to train on.
+        device: device to train on.
     """
 
     asked: ComparisonPlan

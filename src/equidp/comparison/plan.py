@@ -74,8 +74,9 @@ class ComparisonPlan:
         methods, seeds, plan, changes, gap_tolerance, against, tune, callbacks: see `equidp.compare`.
         epsilons: target epsilons. None: the plan's epsilon.
         options: settings of the plan and of methods, which override `plan`.
-        metric: of costs, gaps and tests.
-        decision: of two classes; with `base_rate_threshold`, each run has the base rate that it counts.
+        metric: metric of costs, gaps and tests.
+        decision: decision for two classes. With `base_rate_threshold`, each run has the base rate that it
+            counts.
         engine: name of the gradient engine.
         preprocessing_share, counts_share: shares of epsilon for private preprocessing and counts of classes.
         balanced: weigh the losses of each class by one over its count.
@@ -164,14 +165,14 @@ class Variant:
     """A method with its settings and inputs, trained once for each seed.
 
     Attributes:
-        name: of the method, in tables.
-        method: to train with.
+        name: name of the method, in tables.
+        method: method to train with.
         plan: how to train.
-        source: of its inputs.
+        source: source of its inputs.
         setting: label of what differs from other runs of the method, or "" without a difference.
         epsilon: target. None: the plan's noise multiplier.
         swept: its changes, by name.
-        reference: setting of the reference that it is measured against; of a reference, its own setting.
+        reference: setting of the reference that it is measured against; for a reference, its own setting.
         rates: multiples of the learning rate to try, of a reference.
         counts_noise, balanced: see `Cell`.
     """
@@ -220,7 +221,7 @@ class Choice:
 
     Attributes:
         shared: plan of all methods, except "auto" if it has its own settings.
-        automatic: of "auto" as a method of its own. None: it is not compared, or has the shared settings.
+        automatic: plan of "auto" as a separate method. None: it is not compared, or has the shared settings.
         epsilons: targets. Empty: the noise multiplier of the plans.
         published: whether the reference trains only by the plan, as published.
     """
@@ -242,10 +243,11 @@ def choose_plans(
 
     Args:
         asked: what is compared.
-        source: of the data.
+        source: source of the data.
         train: training part of the smallest split, whose examples hold a batch of every seed.
         seed: seed of that split.
-        num_examples: of the largest training part, from which a delta that is not given follows.
+        num_examples: number of examples of the largest training part, from which a delta that is not given
+            follows.
 
     Raises:
         SettingError: published settings of data that has none.
@@ -285,8 +287,8 @@ def private_variants(
     Args:
         asked: what is compared.
         choice: plans.
-        source: of the data, without features or binning that advice chooses.
-        num_examples: that "auto" without a target takes the epsilon of DP-SGD for.
+        source: source of the data, without features or binning that advice chooses.
+        num_examples: number of examples for which "auto" without a target uses the epsilon of DP-SGD.
 
     Raises:
         SettingError: an epsilon or a setting that no run can have.
@@ -369,7 +371,7 @@ def reference_variants(
     Args:
         asked: what is compared.
         choice: plans.
-        source: of the data, without features or binning that advice chooses.
+        source: source of the data, without features or binning that advice chooses.
         private: variants.
     """
     read = choice.shared.source(source)

@@ -130,7 +130,7 @@ def recommend_methods(
     """Return a recommendation for each target epsilon.
 
     Args:
-        costs: from `equidp.evaluation.costs.privacy_costs`.
+        costs: costs from `equidp.evaluation.costs.privacy_costs`.
         metric: the metric of costs and gaps.
         gap_tolerance: how much worse in the metric a candidate may be on average.
     """

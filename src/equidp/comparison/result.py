@@ -39,16 +39,16 @@ class Setup:
 
     Attributes:
         data: name of the source.
-        group_names, class_names: of the data.
+        group_names, class_names: group names and class names of the data.
         num_train_by_seed: training examples of each seed's split.
         train_group_sizes, test_group_sizes: examples of each group in the split of the first seed.
         most_frequent_class: the class of most test examples, and its share of them.
         notes: sentences on how the data was prepared, above all what epsilon does not cover.
-        plan: of the reference, worked out for the split of the first seed.
-        settings: of the runs, as they were asked for, with their origins.
+        plan: plan of the reference, worked out for the split of the first seed.
+        settings: settings of the runs, as they were asked for, with their origins.
         methods: their names, the reference first.
         seeds: one run of each method and setting per seed.
-        versions: of the packages that the results depend on.
+        versions: versions of the packages that the results depend on.
         gap_tolerance: largest gap in privacy cost that counts as equal.
         command: the command that made the comparison, or "" without a command.
         swept: settings of which several values were compared -> those values; columns of the results.

@@ -95,7 +95,7 @@ def drawn_settings(
     All methods have the same multiples of the settings that they share.
 
     Args:
-        method: whose settings are drawn.
+        method: method whose settings are drawn.
         plan: for this method; multiples are of its values.
         draws: number of settings.
         fixed: names of settings that keep their values.
@@ -159,7 +159,7 @@ class Tuning:
 
     Attributes:
         draws: settings of each method.
-        seeds: that were tuned on.
+        seeds: seeds that were tuned on.
         settings: kind of run -> chosen settings by name, or {} for the plan's own.
         trials: one row per kind and number: method, setting, number, seeds (how many it was tried on),
             overall (mean of the metric over all held-out examples), worst_cost, chosen, and settings as text.
@@ -184,7 +184,7 @@ def tune(asked: ComparisonPlan, variants: Sequence[Variant], train: Train) -> Tu
 
     Args:
         asked: what is compared.
-        variants: to tune, the references first.
+        variants: variants to tune, the references first.
         train: trains cells.
 
     Raises:

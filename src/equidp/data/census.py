@@ -45,7 +45,7 @@ class Preparation:
         categories: codes of each other column, one 0/1 input for each code. Other codes are all zeros.
         target: a column, and its code for class 1.
         female: a column, and its code for group 1.
-        class_names: of classes 0 and 1.
+        class_names: names of classes 0 and 1.
         source: a name for the people, the same for every preparation of their rows.
         standardised: scale numbers to mean 0 and deviation 1; otherwise to [0, 1].
     """

@@ -21,8 +21,8 @@ def count_classes(
 
     Args:
         train: training part of a split.
-        noise_multiplier: of the release, which is to be charged before. 0: exact counts, which epsilon does
-            not cover.
+        noise_multiplier: noise multiplier of the release, which is to be charged before. 0: exact counts,
+            which epsilon does not cover.
         randomness: source of the noise; needed for a release.
     """
     targets = first_rows(train).targets.cpu().numpy()
@@ -41,8 +41,8 @@ def balanced_class_weights(counts: Mapping[str, float], noise_multiplier: float)
     A count below the deviation of its noise is taken to be that, so that noise makes no weight enormous.
 
     Args:
-        counts: from `count_classes`.
-        noise_multiplier: of these counts. 0: they are exact.
+        counts: counts from `count_classes`.
+        noise_multiplier: noise multiplier of these counts. 0: they are exact.
 
     >>> balanced_class_weights({"no": 75.0, "yes": 25.0}, 0.0)
     {'no': 0.6666666666666666, 'yes': 2.0}

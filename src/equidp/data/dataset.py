@@ -39,7 +39,7 @@ class Grouping:
     """Groups by one of the columns that the groups of a dataset combine, or these groups themselves.
 
     Attributes:
-        name: of the column, or columns. "": not known.
+        name: name of the column, or columns. "": not known.
         groups: names of its groups, such as "F" and "M".
         places: for each group of the dataset, the place of the one of these that it is part of, [K].
     """
@@ -380,7 +380,7 @@ def as_one_group(data: Any, class_names: Sequence[str] = ()) -> Any:
     `GroupedDataset` of one group; anything else as it is.
 
     Args:
-        class_names: of the model. Empty: the classes are numbered.
+        class_names: class names of the model. Empty: the classes are numbered.
 
     >>> rows = torch.utils.data.TensorDataset(torch.eye(2), torch.arange(2))
     >>> as_one_group(rows).group_names

@@ -45,7 +45,7 @@ def prepare_images(images: Tensor, side: int, pixel_range: tuple[float, float] |
 
     Args:
         images: [n, 1 or 3, H, W].
-        side: in pixels.
+        side: side in pixels.
         pixel_range: lowest and highest value of pixels.
 
     Raises:

@@ -45,7 +45,7 @@ class WithFeatures:
     """A source whose inputs are features of another source's inputs, computed once and kept on disk.
 
     Args:
-        source: of one tensor of inputs, other than a table.
+        source: source of one tensor of inputs, other than a table.
         features: name from `FEATURES`. A network's name may have a number of pixels per side, such as
             "efficientnet-lite0@112". Or your own torch module, which is called in evaluation mode, or
             function of inputs, fixed before the private data is seen.

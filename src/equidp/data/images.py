@@ -30,7 +30,7 @@ def state_of(paths: Sequence[Path]) -> list[list[Any]]:
 
 
 def decoded(content: bytes, name: str, side: int) -> Array:
-    """Return an encoded image (JPEG, PNG) as [3, side, side] bytes; of another size, it is resized.
+    """Return an encoded image (JPEG, PNG) as [3, side, side] bytes, resized if it has another size.
 
     Raises:
         DataError: it cannot be decoded.
@@ -53,7 +53,7 @@ def kept_pixels(what: str, key: str, count: int, side: int, images: Iterator[Arr
 
     Args:
         what: description in the list of cached files.
-        key: of the files and of how they are read.
+        key: key of the files and of how they are read.
         images: [..., 3, side, side] bytes each; read only if the cache lacks them.
     """
     shape = (count, CHANNELS, side, side)

@@ -51,7 +51,7 @@ class MNIST:
     """MNIST with few eights in training and the whole test set. Groups are the classes.
 
     Attributes:
-        kept_eights: how many eights to keep, chosen by the seed (Xu et al.: 500). None: use
+        kept_eights: number of eights to keep, chosen by the seed (Xu et al.: 500). None: use
             `keep_probability`.
         keep_probability: chance of each eight to be kept (Esipova et al.: 0.09; Yu et al.: 1).
         standardised: scale pixels to mean 0 and deviation 1, by MNIST's public constants; otherwise to

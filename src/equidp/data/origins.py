@@ -50,8 +50,8 @@ class Origin:
         folder: folder of the dataset, below a data folder.
         dataset: its name in words.
         page: address of the page that offers it.
-        size: of its files, in words.
-        licence: in words.
+        size: size of its files, in words.
+        licence: licence in words.
         layout: its files in the folder that `EQUIDP_DATA` names, in words.
     """
 

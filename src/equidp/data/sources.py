@@ -63,9 +63,9 @@ def open_source(
     Args:
         name_or_path: a name from SOURCES, an import path of a user-defined source, or a file.
         recipe: how to read a file: a `Recipe`, or a run.toml that holds one.
-        features: of images and user-defined sources: a name from `equidp.data.features.FEATURES`, or your own
+        features: for images and user-defined sources: name from `equidp.data.features.FEATURES`, or your own
             network or function; see `WithFeatures`. None: unchanged inputs.
-        binning: of tables and censuses: "standard", "cut" or cut with its intervals, such as "cut:4,16"; see
+        binning: for tables and censuses: "standard", "cut" or cut with its intervals, such as "cut:4,16"; see
             `equidp.data.table.ColumnSource`. None: advice may choose one.
         options: fields of the recipe that override it, such as target and group, which a `RoleSource` takes
             too. None: as the recipe says.

@@ -154,7 +154,7 @@ class Unencoded:
 
     Attributes:
         features: [n, columns], floats and texts.
-        examples: of each row, all but the inputs, which are [n, 0].
+        examples: all data of each row except the inputs, which are [n, 0].
         train, test: row indices of either set, in order.
         people: the training rows of each person, whose rows are one example. None: each row is one.
         notes: sentences on the choice of the rows.

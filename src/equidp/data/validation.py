@@ -20,7 +20,7 @@ class ValidationPart:
     """Source whose test set is a part of the training set of another source, and that trains on the rest.
 
     Attributes:
-        source: whose test sets are not read.
+        source: source whose test sets are not read.
     """
 
     source: DataSource

@@ -61,10 +61,10 @@ def estimate_trace(
     """Return a matrix's trace by products with random signs (Hutchinson 1990), and its standard error.
 
     Args:
-        product: of the matrix, exact or unbiased. Its spread is in the standard error.
+        product: product with the matrix, exact or unbiased. Its spread is in the standard error.
         like: a vector, [parameters], of the length, type and device of those to draw.
-        vectors: of random signs; with fewer than 30, the standard error itself is uncertain.
-        generator: of the signs; on the CPU.
+        vectors: vectors of random signs; with fewer than 30, the standard error itself is uncertain.
+        generator: generator of the signs; on the CPU.
     """
     values = []
     for _ in range(vectors):
@@ -82,10 +82,10 @@ def extreme_eigenvalues(
     product is not finite. ARPACK (scipy's `eigsh`) returns no values when stopped at a number of products.
 
     Args:
-        product: of the matrix; deterministic.
+        product: product with the matrix; deterministic.
         like: a vector, [parameters], of the length, type and device of those to compute.
         products: the most that are computed.
-        generator: of the first vector; on the CPU.
+        generator: generator of the first vector; on the CPU.
     """
     vector = torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
     basis = [vector / vector.norm()]

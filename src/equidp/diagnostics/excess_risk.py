@@ -96,8 +96,8 @@ def noise_risk(trace: float, *, learning_rate: float, noise_scale: float) -> flo
     Args:
         trace: tr(H_a).
         learning_rate: eta.
-        noise_scale: of the noise in the gradient that the optimizer sees, sigma S / b. Esipova et al.'s code
-            takes sigma S.
+        noise_scale: scale of the noise in the gradient that the optimizer sees, sigma S / b. Esipova et al.'s
+            code takes sigma S.
     """
     return learning_rate**2 / 2 * trace * noise_scale**2
 
@@ -187,7 +187,7 @@ def clipping_error(
 
     Args:
         norms, weights, sensitivity: v_i and w_i, [n] each, and C.
-        epsilon: of Laplace noise in one step; 1 / sigma for Gaussian noise.
+        epsilon: epsilon of Laplace noise in one step; 1 / sigma for Gaussian noise.
         expected_count: b^k, the expected number of the group's examples in a batch.
     """
     bias = float(((to_double(weights) - 1).abs() * to_double(norms)).mean())

@@ -26,7 +26,7 @@ class Subject:
     Attributes:
         model: any module whose outputs for one example do not depend on others.
         loss: (outputs, targets) -> losses [batch].
-        engine: of this model and loss.
+        engine: engine of this model and loss.
         chunk_size: examples at a time; bounds memory and changes nothing else.
     """
 
@@ -93,7 +93,7 @@ class BatchGradients:
 
     Attributes:
         mean: g_B = sum_i g_i / b, [parameters].
-        clipped: c_B = sum_i w_i g_i / b, [parameters]; of the losses that a step with the policy has.
+        clipped: c_B = sum_i w_i g_i / b, [parameters], for the losses of a step with the policy.
     """
 
     mean: Tensor
@@ -129,7 +129,7 @@ def batch_gradients(
     """Return the gradients of one sample of the data. Those that are not finite count for nothing.
 
     Args:
-        subject, policy, state: that gradients and weights come from.
+        subject, policy, state: subject, policy and state that gradients and weights come from.
         sample: indices, [batch]; may be empty.
         batch_size: b, expected.
     """

@@ -114,11 +114,11 @@ class Group:
     """Measurements of one group.
 
     Attributes:
-        name, count, share: of the group in the data.
+        name, count, share: name, count and share of the group in the data.
         usable: indices of its examples, without those whose gradient was found not to be finite.
         gradient: g_a, [parameters].
-        norms: of the measured examples whose gradient is finite, [measured].
-        row: of the table of groups.
+        norms: norms of the measured examples whose gradient is finite, [measured].
+        row: row of the table of groups.
         by_batch: terms of each batch, a row per batch.
     """
 
@@ -136,10 +136,10 @@ class Measurement:
     """Measures what one step does to groups.
 
     Args:
-        subject, data: that are measured.
-        step: whose effect is measured.
+        subject, data: subject and data that are measured.
+        step: step whose effect is measured.
         effort: how much is drawn and measured.
-        seed: of the batches and vectors that are drawn.
+        seed: seed of the batches and vectors that are drawn.
     """
 
     def __init__(self, subject: Subject, data: GroupedDataset, step: Step, effort: Effort, seed: int) -> None:

@@ -46,11 +46,11 @@ def dataset_norms(
     They are private: never release them. Costs less than training on as many examples: no sum is taken.
 
     Args:
-        engine: of the model.
+        engine: engine of the model.
         inputs, targets: [n, ...], n >= 1.
         chunk_size: examples at a time; bounds memory.
         device: device of the model, to which each chunk is moved. None: the examples are already there.
-        context: of a policy that changes losses, [n, ...] each.
+        context: context of a policy that changes losses, [n, ...] each.
 
     >>> from equidp.engines import make_engine
     >>> model = torch.nn.Linear(2, 2, bias=False)

@@ -95,10 +95,10 @@ def checked_engine(
     Args:
         name: "ghost", "functional" or "auto".
         model: reads rows, [batch, ...]; restored at the end.
-        loss: of examples of one row, or a `Loss` of several.
+        loss: loss of examples of one row, or a `Loss` of several.
         row: inputs and targets of one row or more. Their shapes and types are read, no value.
         class_names: one name per class, if targets are classes.
-        policy: that the engine measures for. One that changes losses has the functional engine.
+        policy: policy that the engine measures for. One that changes losses has the functional engine.
         examples: public rows of these shapes and types, for a model that takes none that are made up.
         at_a_time: the most examples that training gives the engine at a time. None: no limit.
 
@@ -174,7 +174,7 @@ def check_engine(
     """Reject an engine whose norms or sums differ from each example's by itself.
 
     Args:
-        engine: of this model and loss, such as one of your own.
+        engine: engine of this model and loss, such as one of your own.
         model: is left as it was.
         loss: (outputs, targets) -> losses [batch].
         inputs, targets: a few examples, [batch, ...], best made up.
@@ -211,10 +211,11 @@ def check_rows(engine: Engine, model: nn.Module, loss: LossFunction, inputs: Inp
     in the batch, and random ones are the same.
 
     Args:
-        engine: of this model and loss.
+        engine: engine of this model and loss.
         model: is left as it was.
         loss: (outputs, targets) -> losses [batch].
-        inputs, targets: of the examples, [batch, ...]; best eight at most: each has passes of its own.
+        inputs, targets: inputs and targets of the examples, [batch, ...]. Pass at most eight: each has its
+            own passes.
 
     Raises:
         ModelError: they differ; names the layer.

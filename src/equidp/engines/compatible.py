@@ -50,7 +50,7 @@ class FixedNorm(nn.Module):
     """A scale and a shift per channel, both fixed: BatchNorm in evaluation mode, in either mode.
 
     Args:
-        norm: with running statistics.
+        norm: normalisation layer with running statistics.
 
     Shapes: inputs [batch, channels, ...], outputs the same.
 

@@ -41,7 +41,7 @@ class FunctionalEngine:
             several rows.
         loss: (outputs, targets) -> losses [batch].
         chunk_size: examples at a time. None: the number that keeps gradients within a quarter of a gibibyte.
-        objective: what is differentiated instead of the loss if examples come with a context.
+        objective: function to differentiate instead of the loss if examples have a context.
 
     Raises:
         SettingError: chunk_size < 1.

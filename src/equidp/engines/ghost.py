@@ -89,9 +89,9 @@ class _Backward:
     """Gradients of a batch after its backward pass: norms, and once a weighted sum.
 
     Args:
-        calls: that the losses depend on.
+        calls: calls that the losses depend on.
         batch: number of examples.
-        device: of the losses.
+        device: device of the losses.
 
     Attributes:
         norms: [batch].
@@ -141,7 +141,7 @@ class _Site:
     values.
 
     Args:
-        module: of the model.
+        module: module of the model.
         whole: whether torch.func runs it in any case.
     """
 

@@ -392,7 +392,7 @@ class _Fit(NamedTuple):
         unit: "rows" or "people".
         run: name of the run in its ledger.
         entries: (event, count) pairs.
-        order: of the ledger's Renyi divergence.
+        order: order of the ledger's Renyi divergence.
     """
 
     unit: str
@@ -407,7 +407,7 @@ class _BalancedWeights(Release):
     """Weights of classes by their counts, set before the first step: noisy counts, or exact without privacy.
 
     Attributes:
-        counts_share: of epsilon, in (0, 1).
+        counts_share: share of epsilon for class counts, in (0, 1).
     """
 
     name = COUNTS

@@ -58,7 +58,7 @@ def privacy_costs(
     group. No gap, mean or verdict uses such groups.
 
     Args:
-        results: of the baseline and of private runs.
+        results: results of the baseline and of private runs.
         baseline: the method without privacy.
         metric: the metric of costs.
         best: results of the best model without privacy, with a row for each seed and group. None: not known.

@@ -37,7 +37,7 @@ class Effect:
             it adds to the prediction, in its units. The mean over parts, without the part for missing values,
             is 0.
         edges: between the intervals, rising, or None for texts.
-        texts: of the parts of a column of texts, or "cell 48805" for a hashed one, or () for numbers.
+        texts: texts of the parts of a column of texts, or "cell 48805" for a hashed one, or () for numbers.
         missing: True if the last part is for missing numbers.
         public: True if edges or texts are public, or were released with noise that epsilon counts. Otherwise
             they come from training rows, and are not for a card.

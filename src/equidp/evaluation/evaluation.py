@@ -74,7 +74,7 @@ class Evaluation:
     Tables have a row for each group, with the name of its grouping, and end with group "all" of grouping "".
 
     Attributes:
-        level: of the intervals.
+        level: level of the intervals.
         metric: the metric of costs and blind spots.
         groupings: names of the groupings, such as columns that are shown one by one. "": not known.
         groups: accuracy and loss by group (`accuracy_table`).
@@ -86,7 +86,7 @@ class Evaluation:
         blind_spots: facts that the metric hides, or None without examples.
         positive: the name of the positive class, or "" unless there are two classes.
         threshold: predicted risk from which on it is predicted. None: the most probable class is.
-        people: how many people the examples are of. None: each is of another.
+        people: number of people behind the examples. None: each is a different person.
         small: groups and classes of few people.
         rest: the same without their examples. None: there are none.
         weights, rows: digests of the model's values and of the test rows, by which a card knows them.
@@ -185,10 +185,10 @@ def evaluate(
     Args:
         model: the trained model.
         test: examples that it was not trained on.
-        level: of the intervals.
+        level: level of the intervals.
         baseline: a model trained without privacy on the same data, to show what privacy cost.
-        metric: what cost and the comparison with a constant prediction are about. None: accuracy.
-        decision: of two classes, which is the positive one, and from which risk on it is predicted.
+        metric: metric of the cost and of the comparison with a constant prediction. None: accuracy.
+        decision: for two classes, the positive one and the threshold on its probability.
 
     Raises:
         DataError: outputs of another shape.

@@ -75,7 +75,7 @@ class Part:
     Attributes:
         grouping: name of the grouping; "" of all.
         group: name of its group, or "all".
-        members: which examples they are, [n].
+        members: their examples, [n].
         model, base: predictions of either. None: there is no baseline.
     """
 

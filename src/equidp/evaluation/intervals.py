@@ -98,8 +98,8 @@ def auc_interval(hits: npt.NDArray[np.int64], scores: Floats, level: float) -> I
 
     Args:
         hits: 1 for positive examples and 0 for others, [n], with at least two of each.
-        scores: of the examples, [n]; ties count half.
-        level: of the interval.
+        scores: scores of the examples, [n]; ties count half.
+        level: level of the interval.
     """
     ranks = stats.rankdata(scores)
     parts = []

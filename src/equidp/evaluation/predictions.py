@@ -223,7 +223,7 @@ def predict(model: nn.Module, inputs: Inputs, *, together: bool = True) -> Tenso
     For a model that returns a mapping, as in `transformers`, return the `logits`.
 
     Args:
-        model: that predicts.
+        model: model that predicts.
         inputs: n examples.
         together: whether the model receives many examples at a time. False: one at a time, for a release of
             predictions by a model that no trial has shown to keep examples apart.

@@ -36,9 +36,9 @@ def reference(
     results.
 
     Args:
-        split: of a table.
+        split: split of a table.
         metric: None: AUC of two classes, else accuracy.
-        decision: of two classes.
+        decision: decision for two classes.
 
     Raises:
         SettingError: the inputs do not come from a table.

@@ -42,7 +42,7 @@ class SmallCells:
     Attributes:
         by_grouping: names of the groups that are left out, in order, by their grouping's name.
         combinations: names of groups of the test set that combine groups, and are left out.
-        classes: that are left out.
+        classes: classes that are left out.
         everything: whether nothing is left.
     """
 

@@ -65,8 +65,8 @@ class Accounts:
     first computes norms, which all know, and counts.
 
     Args:
-        settings: how to account.
-        step: of the run.
+        settings: settings of the accounting.
+        step: step of the run.
         data: the training data.
         steps: T.
         sample_rate: q.
@@ -76,7 +76,7 @@ class Accounts:
         counts: steps of each example in each cell of the grid, [n, cells]; complete after `settle`.
         group_counts: the same of the largest share a member of each group could have used, [K, cells].
         grid: the grid's shares, [cells].
-        steps: that were counted.
+        steps: steps that were counted.
         in_full: number of those that count in full for everyone.
 
     Raises:

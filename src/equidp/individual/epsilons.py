@@ -39,12 +39,12 @@ def individual_epsilons(
 
     Args:
         counts: how many steps, all of them `event`, each example spent at each share, [n, cells].
-        shares: of the sensitivity, in [0, 1], [cells].
-        event: what one step costs.
-        delta: in (0, 1).
+        shares: shares of the sensitivity, in [0, 1], [cells].
+        event: cost of one step.
+        delta: delta in (0, 1).
         accountant: a name from `INDIVIDUAL_ACCOUNTANTS`.
         others: (event, number) pairs that each example pays in full as well.
-        labels: of each example, [n]. None: all pay what the largest rate and whole bounds cost.
+        labels: label of each example, [n]. None: all pay what the largest rate and whole bounds cost.
 
     Raises:
         SettingError: delta outside (0, 1), or an unknown accountant.

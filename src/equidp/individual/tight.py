@@ -63,7 +63,7 @@ def tight_epsilons(
         counts: how many steps each example spent at each mechanism, [n, mechanisms].
         means: 1 / noise multiplier of each mechanism, >= 0. Infinite: no noise.
         sample_rate: q in (0, 1], of all mechanisms or of each.
-        delta: in (0, 1).
+        delta: delta in (0, 1).
 
     Returns:
         The larger of both directions, one example added or removed. Infinite if delta is within the error
@@ -120,7 +120,8 @@ class _Window(NamedTuple):
     """Deltas of histories around their mean losses.
 
     Attributes:
-        deltas: at equidistant epsilons, from the mean loss - half to the mean loss + half, [n, points].
+        deltas: deltas at equidistant epsilons, from the mean loss - half to the mean loss + half, [n,
+            points].
         centres: mean losses, [n].
         slack: how far the true delta may lie above, [n].
         half: half the window's width.

@@ -579,7 +579,7 @@ def warn_of_no_lesson(moved: bool, finite: bool, losses: list[float]) -> None:
 
     Args:
         moved, finite: whether the weights are others than before, and finite.
-        losses: of the evaluations, in order.
+        losses: losses of the evaluations, in order.
     """
     if not finite:
         message = "weights are not finite: training diverged. Lower the learning rate."

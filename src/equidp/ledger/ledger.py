@@ -436,9 +436,9 @@ class _Block:
     """Equal steps that are paid for, and on disk.
 
     Attributes:
-        run, event: what they are steps of.
-        left: how many were not taken yet.
-        size: that the block would have had without an end in sight.
+        run, event: run and event of the steps.
+        left: number of steps not taken yet.
+        size: size that the block would have had without an end in sight.
         began: when, by the monotonic clock.
     """
 

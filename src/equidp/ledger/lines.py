@@ -24,8 +24,8 @@ class Lines(NamedTuple):
     """The content of a file.
 
     Attributes:
-        records: of the whole lines, each with its checksum.
-        size: of the whole lines, in bytes.
+        records: records of the whole lines, each with its checksum.
+        size: size of the whole lines, in bytes.
         torn: whether a line follows that was not finished.
     """
 
@@ -42,7 +42,7 @@ class LineFile:
     end of the file, and this object adds no more.
 
     Args:
-        path: of the file.
+        path: path of the file.
 
     Attributes:
         check: checksum of the last line.

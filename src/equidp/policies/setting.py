@@ -66,8 +66,8 @@ class MethodSetting:
     """One setting of a method.
 
     Attributes:
-        name: of the policy's field.
-        type: of its values.
+        name: name of the policy's field.
+        type: type of its values.
         default: default value, or None if there is none.
         help: its meaning, in a sentence.
         names: values that the command line completes to.

@@ -80,9 +80,9 @@ class CardContent:
     Attributes:
         title: what the model predicts.
         data: name of the data.
-        evaluation: of the model on examples that were held out. None: the card has no metrics.
+        evaluation: evaluation of the model on examples that were held out. None: the card has no metrics.
         notes: sentences on data preparation and on what epsilon does not cover (`DataSplit.notes`).
-        statements: of the people who answer for the model, by a name in `STATEMENTS`.
+        statements: statements of the people responsible for the model, by a name in `STATEMENTS`.
         remarks: paragraphs of theirs.
         columns: facts about the columns and the test examples, by name.
         settings: further settings, by name.
@@ -92,7 +92,7 @@ class CardContent:
         together: sentence on the spending of all runs in the ledger.
         hashes: checksum of the weights' file by its name. Empty: of the weights in memory.
         plan: every setting with its origin. Empty: the card lists the settings of the run.
-        effects: of the columns of a table.
+        effects: effects of the columns of a table.
         dates: names of the columns that hold days since 1 January 2000.
     """
 

@@ -154,7 +154,7 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
     """Print findings, one row per method, and which method to take. The page has the metrics by group.
 
     Args:
-        comparison: from `equidp.compare`.
+        comparison: comparison from `equidp.compare`.
         console: output. None: standard output.
     """
     console, summary = console or Console(), summarise(comparison)
@@ -189,7 +189,7 @@ def methods_table(summary: Summary, *, intervals: bool = False) -> Table:
     """Table with a row per kind of run of a comparison, with its verdict on equal cost of privacy.
 
     Args:
-        summary: of the comparison.
+        summary: summary of the comparison.
         intervals: whether to show intervals next to the metric and its cost too, if there is room.
     """
     setup, text = summary.setup, summary.text

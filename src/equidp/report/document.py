@@ -57,7 +57,7 @@ class Code:
     """Code, or a command.
 
     Attributes:
-        text: of one or several lines.
+        text: text of one or several lines.
         language: name of it in Markdown.
     """
 
@@ -124,7 +124,7 @@ class Document:
     """Title and blocks of a report.
 
     Attributes:
-        title: of the page, and its first heading.
+        title: title of the page, and its first heading.
         blocks: below it, in order.
 
     Example:

@@ -40,9 +40,9 @@ def effect_blocks(
     """Blocks of the effects of columns, or none without effects, and a plot only of two classes.
 
     Args:
-        effects: of one model, the largest spread first.
+        effects: effects of one model, the largest spread first.
         classes: names of the classes.
-        positive: of two classes, whose log odds the effects are on, or "" for the second.
+        positive: one of two classes, to whose log odds the effects add, or "" for the second.
         dates: names of the columns that hold days since 1 January 2000.
     """
     if not effects:

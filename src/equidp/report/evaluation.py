@@ -70,8 +70,8 @@ def verdict_clauses(evaluation: Evaluation, metric: Metric) -> list[str]:
     """Return whether a model is better than a prediction that knows nothing, and for whom it is not good.
 
     Args:
-        evaluation: of one example or more.
-        metric: to judge by.
+        evaluation: evaluation of one example or more.
+        metric: metric to judge by.
     """
     of_all = values_of(evaluation, metric)[ALL]
     useful, nothing, spots = evaluation.useful, "one constant prediction", evaluation.blind_spots

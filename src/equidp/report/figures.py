@@ -18,9 +18,9 @@ def plot(comparison: Comparison, name: str = "costs", *, width: float = PAGE.wid
     """Draw a plot of the report as a matplotlib figure, to change and save as you like.
 
     Args:
-        comparison: from `equidp.compare`.
+        comparison: comparison from `equidp.compare`.
         name: "costs", "accuracy", or "trade_off" (with several epsilons).
-        width: of the figure, in inches; 3.4 suits a column of a paper.
+        width: width of the figure, in inches; 3.4 suits a column of a paper.
 
     Raises:
         SettingError: an unknown name, a width that is not a positive number, or nothing to show.

@@ -61,8 +61,8 @@ class Guarantee:
 
     Attributes:
         epsilon: epsilon of all releases together, or infinite if training had no noise.
-        delta: at which epsilon holds.
-        unit: whose data the guarantee protects.
+        delta: delta at which epsilon holds.
+        unit: unit whose data the guarantee protects.
         accountant: name of the accountant that computed epsilon.
         by_group: epsilon of each group, or empty if all groups have the same.
         rows: most rows of one person that were trained on. None: an example is a row.

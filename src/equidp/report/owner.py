@@ -15,7 +15,7 @@ def leak_sentence(auc: float, carriers: Sequence[tuple[str, float]]) -> str:
     """Return a sentence on a model whose AUC is rarely true, and on the columns that carry it.
 
     Args:
-        auc: of the model on test examples.
+        auc: AUC of the model on test examples.
         carriers: columns, each with the AUC of the model from only this column, the largest first.
 
     >>> print(leak_sentence(0.973, [("merged", 0.964), ("age", 0.61)]))
@@ -36,7 +36,7 @@ def reference_sentence(values: Mapping[str, MetricValue], metric: Metric, own: f
 
     Args:
         values: the metric of each model, by name.
-        metric: that was measured.
+        metric: metric that was measured.
         own: the metric of the run on the same test examples.
     """
     others = " and ".join(f"{metric_text(metric, each.value)} by {name}" for name, each in values.items())

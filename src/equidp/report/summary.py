@@ -38,14 +38,14 @@ class Overview(NamedTuple):
     does not serve, are NaN.
 
     Attributes:
-        kind: of run.
+        kind: kind of run.
         epsilon: the largest over seeds.
         value: mean of the comparison's metric, by default accuracy, over all test examples.
         cost: mean privacy cost over all test examples.
         worst_group: the group with the largest mean cost, or "" without one.
         worst_cost: its cost.
         gap: largest difference in cost between two groups.
-        verdict: of `equidp.evaluation.costs.equal_cost`, or "reference".
+        verdict: verdict of `equidp.evaluation.costs.equal_cost`, or "reference".
         informative: whether its runs are better than one constant prediction.
     """
 

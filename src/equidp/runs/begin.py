@@ -47,7 +47,7 @@ class PreparedRun:
         split: its data.
         encoder: encoder of the columns, or None for data without columns. If preprocessing is private, it is
             a placeholder made without reading rows until `begin`.
-        trainer: of the run, to try it out; None once a release has changed its data or its plan.
+        trainer: trainer of the run, to try it out; None once a release has changed its data or its plan.
         run: its random name on the ledger's lines.
     """
 
@@ -82,7 +82,7 @@ def prepare(config: TrainConfig, device: torch.device = CPU, loaded: Loaded | No
     """Load the data and check everything that can go wrong before anything is spent; write nothing.
 
     Args:
-        config: of the run.
+        config: configuration of the run.
         device: device for training.
         loaded: its data. None: it is loaded now.
 

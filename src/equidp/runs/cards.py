@@ -45,10 +45,10 @@ def write_cards(
 
     Args:
         place: files of the run, with its encoder and released values.
-        folder: that the cards are written to, with the model.
-        run, evaluation, config: that the card describes.
-        facts: that followed from configuration and data.
-        ledger: that counts the run, settled.
+        folder: folder that the cards are written to, with the model.
+        run, evaluation, config: run, evaluation and configuration that the card describes.
+        facts: facts that followed from configuration and data.
+        ledger: ledger that counts the run, settled.
     """
     recipe, encoder, plan = config.data.recipe, place.read_encoder(config), config.plan
     guarantee, classes = Guarantee.of(run), facts["class_names"]
@@ -111,8 +111,8 @@ def _column_facts(config: TrainConfig, encoder: TableEncoder | None) -> dict[str
     """Return the card's facts about the columns and the test examples.
 
     Args:
-        config: of the run.
-        encoder: of its table. None: the data is no table.
+        config: configuration of the run.
+        encoder: encoder of its table. None: the data is no table.
     """
     data, recipe = config.data, config.data.recipe
     named: dict[str, object] = {"target": recipe.target, "group columns": ", ".join(recipe.group)}

@@ -37,11 +37,11 @@ class RunData:
     """Data of a run: a named dataset or a table, and its split.
 
     Attributes:
-        name: from `equidp.data.SOURCES`, or a file.
+        name: name from `equidp.data.SOURCES`, or a file.
         recipe: how a file is read.
         features: a name from `equidp.data.features.FEATURES`. None: inputs as they are.
-        binning: of a table's columns. None: "standard".
-        seed: of the split and the initial weights. Samples and noise come from the operating system.
+        binning: binning of a table's columns. None: "standard".
+        seed: seed of the split and the initial weights. Samples and noise come from the operating system.
     """
 
     name: str
@@ -78,7 +78,7 @@ class DatasetLedger:
     """Ledger of all runs on a dataset, and the limit of a new one.
 
     Attributes:
-        path: of its file.
+        path: path of its file.
         epsilon, delta: limit of a new ledger. None: the file's limit, or no limit.
     """
 
@@ -115,12 +115,12 @@ class CardTexts:
     """Texts that the card shows as they are given: fields of [card] in run.toml; equidp checks none of them.
 
     Attributes:
-        title: what is predicted. "": by the names of target and data.
+        title: what the model predicts. "": from the names of target and data.
         intended_use, not_intended_for: what the model is for, and what not.
         group_reason: why the group columns were needed.
-        group_deletion: when they are deleted.
-        contact: who answers questions.
-        review_date: when the model is looked at again.
+        group_deletion: when the group columns are deleted.
+        contact: contact for questions.
+        review_date: date of the next review of the model.
         runs_tried: number of runs that were tried on these data. None: not given.
         notes: further paragraphs.
         reasons: sentences on why these settings were chosen, if they were chosen for the kind of data.
@@ -156,11 +156,11 @@ class TrainConfig:
     """One private run on a named dataset or a table.
 
     Attributes:
-        data: what is trained and tested on.
+        data: data for training and testing.
         plan: method, privacy and training.
-        ledger: of all runs on the data, with this one. None: the run has one of its own, in its folder.
+        ledger: ledger of all runs on the data, including this one. None: the run has its own, in its folder.
         metric: metric by which the card judges the model, a name from `METRICS`. None: accuracy.
-        decision: of two classes, which is the positive one, and from which risk on it is predicted.
+        decision: for two classes, the positive one and the threshold on its probability.
         card: texts for the card.
         engine: a name in `engines.NAMES`.
         checkpoint_seconds: see `Checkpoints`.

@@ -39,7 +39,7 @@ def check_trusted(content: Any, *, trust_code: bool) -> None:
 
 
 def own_code(plan: ResolvedPlan) -> dict[str, str]:
-    """Digests of the user-defined code that a plan trains with, by kind of part; of code with source."""
+    """Digests of the user-defined code in a plan, by kind of part, for code with source."""
     parts = {"method": type(plan.policy), "model": plan.plan.factory}
     digests = {name: object_digest(part) for name, part in parts.items()}
     return {name: digest for name, digest in digests.items() if digest and not digest.startswith("equidp.")}

@@ -34,7 +34,7 @@ def reference_text(run: FinishedRun, found: Evaluation) -> str:
     """Compare a run with non-private models on its rows; return the result and keep it as a note.
 
     Args:
-        run: of a table, in its own folder.
+        run: run of a table, in its own folder.
         found: its evaluation on its test examples, without examples of few people.
     """
     name = run.config.metric or ("auc" if found.positive else "accuracy")

@@ -47,11 +47,11 @@ class RunFile:
     """Options of a run by section and field, as run.toml, the command line or Python give them.
 
     Attributes:
-        table: of [table]: fields of `Recipe`, and data and binning.
-        column: of [column.NAME]: fields of `Column`, by name.
-        privacy: of [privacy].
-        training: of [training]: method, settings, seed, other options of `Plan`, settings of methods.
-        card: of [card]: fields of `CardTexts`.
+        table: fields of [table]: those of `Recipe`, data and binning.
+        column: fields of [column.NAME] by name, as in `Column`.
+        privacy: fields of [privacy].
+        training: fields of [training]: method, settings, seed, other options of `Plan`, settings of methods.
+        card: fields of [card], as in `CardTexts`.
 
     >>> run = RunFile.of(given={"columns": {"zip": {"kind": "text"}}, "momentum": 0.9, "epsilon": 3.0})
     >>> run.column, run.training, run.privacy
@@ -211,7 +211,7 @@ def section_of(name: str, sections: Mapping[str, str] | None = None) -> str:
     """Return the section that a field of a run stands in, but [column.NAME].
 
     Args:
-        name: of the field.
+        name: name of the field.
         sections: by field. None: `sections_by_field` works them out.
 
     >>> [section_of(name) for name in ("target", "epsilon", "momentum", "title")]

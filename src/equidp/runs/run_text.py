@@ -32,7 +32,7 @@ def run_toml(
     """Return run.toml with every value of a run, by which the same run can be trained.
 
     Args:
-        config: of the run, as it was chosen.
+        config: configuration of the run, as it was chosen.
         resolved: its plan, worked out.
         advice: the rules that chose it. None: other settings than recommended.
         about: sentences at the head, each a comment.

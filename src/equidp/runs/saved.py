@@ -50,9 +50,9 @@ class FinishedRun:
     """A finished run, read from its folder.
 
     Attributes:
-        folder: of the run.
+        folder: folder of the run.
         config: its configuration.
-        facts: that followed from configuration and data, as plain values.
+        facts: facts that followed from configuration and data, as plain values.
         encoder: encoder of the columns of a table or named dataset, or None for data without columns, or if
             the folder does not have it.
         run: the trained model and what it cost.
@@ -129,9 +129,9 @@ class FinishedRun:
         Args:
             file: a CSV or Parquet file with the columns of the run. None: the test examples of the run.
             baseline: a run by "sgd" on the same data, or its folder, to show what privacy cost.
-            level: of the intervals.
+            level: level of the intervals.
             metric: metric of costs and gaps. None: the run's metric.
-            positive, threshold, base_rate: of two classes, as in `equidp.train`. None: as of the run.
+            positive, threshold, base_rate: for two classes, as in `equidp.train`. None: as in the run.
             lacking: columns that may be missing in the file, or have no values or only new values.
             sep, charset: separator and charset of the file. None: as in the run's table.
             include_sensitive: count groups of few people too, in metrics that must not be shared.
@@ -166,7 +166,7 @@ class FinishedRun:
 
         Args:
             file: a CSV or Parquet file with the columns of the run. None: the test examples of the run.
-            options: as of `predictions`.
+            options: as in `predictions`.
 
         Returns:
             Columns that are kept, `prediction`, and `p(CLASS)` of each class; a row for each row of the file.
@@ -191,7 +191,7 @@ class FinishedRun:
         Args:
             file: as in `predict`.
             keep: columns of the file to return with the predictions, such as an id.
-            positive, threshold, base_rate: of two classes, as in `equidp.train`. None: as of the run.
+            positive, threshold, base_rate: for two classes, as in `equidp.train`. None: as in the run.
             lacking: columns that may be missing in the file, or have no values or only new values.
             sep, charset: separator and charset of the file. None: as in the run's table.
             device: device for computing.
@@ -255,7 +255,7 @@ class FinishedRun:
         """Inputs that the model reads from a file, [n, inputs]. Other columns are left out.
 
         Args:
-            path: of the file.
+            path: path of the file.
             lacking: see `predictions`.
 
         Raises:
@@ -302,7 +302,7 @@ class FinishedRun:
         It warns about rows that the run was trained on, as long as its data is where it was.
 
         Args:
-            path: of the file.
+            path: path of the file.
             lacking: see `evaluate`.
 
         Raises:
@@ -364,7 +364,7 @@ def open_run(folder: str | os.PathLike[str], *, trust_code: bool = False) -> Fin
     """Read a finished run.
 
     Args:
-        folder: of the run, or a copy of its `share/`.
+        folder: folder of the run, or a copy of its `share/`.
         trust_code: whether to import the method and the model that the folder names by import path. Such code
             can do anything on this machine, so use this only for folders of people whom you trust.
 

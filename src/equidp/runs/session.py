@@ -115,7 +115,7 @@ class ChosenConfig(NamedTuple):
     """Configuration of a run with all that was chosen for it.
 
     Attributes:
-        config: of the run.
+        config: configuration of the run.
         loaded: data of the run, or None if the inputs are features of it.
         ignored: sentences on settings that were given, and that the method does not have.
         advice: the rules that chose it. None: other settings than recommended.
@@ -136,7 +136,7 @@ class Session:
         config: configuration of the run, from only what was given.
         given: settings of the plan and of methods that were given, by name.
         method: its name; or "auto": it is chosen.
-        settings: to start from, a name of `equidp.advice.chosen_plan.SETTINGS`.
+        settings: settings to start from, a name of `equidp.advice.chosen_plan.SETTINGS`.
     """
 
     config: TrainConfig
@@ -241,7 +241,7 @@ def _check_method(method: str, settings: str, *, noisy: bool) -> None:
 
     Args:
         method: name, or "auto".
-        settings: to start from.
+        settings: settings to start from.
         noisy: whether noise is given, or follows from a target.
     """
     if settings == PUBLISHED and method == AUTO:

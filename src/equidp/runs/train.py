@@ -74,7 +74,7 @@ def train(
         callbacks: watch the run.
         prepared: what `begin` returned. None: the run is read from its folder, and its data loaded.
         on_resume: called with (steps spent, steps lost) when a run is resumed.
-        device: to train on. A run may be resumed on another one.
+        device: device to train on. A run may be resumed on another one.
         trust_code: see `equidp.runs.saved.open_run`.
 
     Returns:

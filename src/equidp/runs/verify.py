@@ -63,8 +63,8 @@ class Verification:
     """Results of all checks of a run.
 
     Attributes:
-        checks: in the order of `CHECKS`.
-        notes: of the run on its data: what epsilon does not cover is among them.
+        checks: checks in the order of `CHECKS`.
+        notes: notes of the run on its data: what epsilon does not cover is among them.
     """
 
     checks: tuple[Check, ...]
@@ -80,7 +80,7 @@ class _Files(NamedTuple):
     """Files of a run that checks compare.
 
     Attributes:
-        folder: of the run, or a copy of its `share/`.
+        folder: folder of the run, or a copy of its `share/`.
         run: content of `run.json`.
         entries: how often each event was planned.
         spent: how often each was spent.
@@ -103,7 +103,7 @@ def verify(folder: str | os.PathLike[str]) -> Verification:
     """Check that a finished run is complete, and that its stated epsilon follows from its entries.
 
     Args:
-        folder: of a run, or a copy of its `share/`.
+        folder: folder of a run, or a copy of its `share/`.
 
     Raises:
         DataError: there is no finished run, its facts are not as equidp wrote them, or it contains a link.

@@ -37,9 +37,9 @@ class Copies:
     """Rows that repeat another row, or people whose rows repeat another person's rows.
 
     Attributes:
-        extra: how many repeat another.
-        of: how many there are.
-        most: how often the most frequent one is there.
+        extra: number that repeat another.
+        of: number of all.
+        most: number of times that the most frequent one occurs.
         people: True for people.
     """
 

@@ -230,7 +230,7 @@ class Intervals(Column):
 
     Attributes:
         name: name of the column.
-        edges: of each resolution, rising, coarse ones first; one edge fewer than intervals.
+        edges: edges of each resolution, rising, coarse ones first; one edge fewer than intervals.
         flagged: add an input for missing numbers to each block. Without it, they have no place.
         public: whether the edges follow only from a public range.
 
@@ -305,7 +305,7 @@ class TableEncoder:
     """Encoder of a table's columns as inputs; `fit_encoder` makes one.
 
     Attributes:
-        columns: in the order of the inputs.
+        columns: columns in the order of the inputs.
         missing: "refuse" or "category", as for `TableSource`.
         private: True if everything taken from rows was released with noise and charged.
         textual: target and groups that held texts, and hold texts in other tables too.

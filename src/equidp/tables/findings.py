@@ -40,9 +40,9 @@ class Entry:
 
     Attributes:
         says: what the column is found to do, such as "holds one value in all rows".
-        advice: what follows from it, and what to do.
+        advice: consequence, and what to do.
         level: usual level.
-        subject: of the sentence.
+        subject: subject of the sentence.
     """
 
     says: str
@@ -143,7 +143,7 @@ class Finding:
     """Something to know about a column.
 
     Attributes:
-        kind: what it is.
+        kind: kind of finding.
         options: (field, value) of run.toml that settle it, together: of the column's section, or drop,
             person, rows_per_person and positive of [table]. (): none does.
         rows: number of rows or values that it concerns.
@@ -152,7 +152,7 @@ class Finding:
         other: a second one, or what there is besides. "": none.
         first: first row that it concerns, from 0; -1 if it is not known.
         sure: False if the lines are to be checked first, so that `equidp inspect` does not take them.
-        level: what follows from it when the table is read; the usual level of its kind if not given.
+        level: consequence for reading the table; by default the usual level of its kind.
     """
 
     kind: Kind

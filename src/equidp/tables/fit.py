@@ -76,7 +76,7 @@ def fit_encoder(
         train: index of each training row, or of one row of each person.
         bounds: column -> public range.
         missing: "refuse" or "category".
-        binning: of the columns; public.
+        binning: binning of the columns; public.
         examples: number of training examples, which weights of cut columns suit. None: one a row.
         standardised: scale to mean 0 and deviation 1. False: the range to [0, 1].
         release: charged, and not drawn from yet. None: exact statistics, which epsilon does not cover.
@@ -257,8 +257,9 @@ def count_numbers(
     Args:
         values: [n, columns], up to 10^18 in size; NaN are missing. n is public.
         release: paid for.
-        cells: to count in, of a column, in the last round; four times as many in the one before. Public.
-        share: of the release, for all rounds together, or 0 without columns.
+        cells: cells to count in, of a column, in the last round; four times as many in the one before.
+            Public.
+        share: share of the release, for all rounds together, or 0 without columns.
 
     Returns:
         For each column, edges, shares and noise; and [columns], a mask of columns with only noise.

@@ -45,7 +45,7 @@ class ColumnReport:
     """One column: how it would be read by the proposed recipe, and what to know about it.
 
     Attributes:
-        name: of the column.
+        name: name of the column.
         kind: "number", "category", "date", "text" (too many to be categories), "constant" or "empty".
         missing: rows without a value.
         distinct: number of different values.
@@ -78,7 +78,7 @@ class TableReport:
     """Findings on a table. The report names no cell of a row but for frequent classes and groups.
 
     Attributes:
-        path: of the file.
+        path: path of the file.
         rows: number of rows.
         columns: one report for each column, in the order of the file.
         recipe: settles all findings that have lines, in addition to what was given.

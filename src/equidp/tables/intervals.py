@@ -154,7 +154,7 @@ def _equal_part(shares: Floats, intervals: int) -> float:
 
 
 def public_edges(low: float, high: float, intervals: int) -> tuple[float, ...]:
-    """Return edges between equally wide intervals of a public range; of its logarithm, over three decades.
+    """Return edges between equally wide intervals of a public range, or of its logarithm over three decades.
 
     A range from 0 on has the logarithm of 1 + x. Numbers outside the range are in the first or last interval.
 

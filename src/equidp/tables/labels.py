@@ -58,7 +58,7 @@ class Crossed(NamedTuple):
 
     Attributes:
         codes: the combination of each row, [n] int64.
-        names: of the combinations, such as "F, A"; of a single column, its plain values.
+        names: names of the combinations, such as "F, A"; for a single column, its plain values.
         values: names of the values of each column.
         places: for each column, the place of its value in each combination.
     """

@@ -55,9 +55,9 @@ def read_new_file(
     Warns of doubts about columns, and of values that the training data did not have.
 
     Args:
-        path: of the file.
-        recipe: of the run.
-        encoder: of the run.
+        path: path of the file.
+        recipe: recipe of the run.
+        encoder: encoder of the run.
         labels: column of target or groups -> its values in training. {}: the file is only for prediction.
         lacking: columns that may be missing in the file, or have no values or only new values.
 

@@ -131,8 +131,8 @@ class Texts:
     """Distinct texts of a column, the most frequent first, and what is stated of it.
 
     Attributes:
-        name: of the column.
-        recipe: what is stated of the column and of all columns.
+        name: name of the column.
+        recipe: what is stated about the column and about all columns.
         text: each without spaces around it, [k].
         rows: number of rows of each, [k].
         first: first row of each, [k].
@@ -220,9 +220,9 @@ def parse(name: str, cells: pa.ChunkedArray, recipe: Recipe, was_numeric: bool |
     """Return the values of a column, and the findings on it.
 
     Args:
-        name: of the column.
+        name: name of the column.
         cells: as `read` returns them.
-        recipe: what is stated of the column and of all columns.
+        recipe: what is stated about the column and about all columns.
         was_numeric: whether the column had numbers in the training table. It then has numbers or texts as it
             did there, if the recipe says neither. None: its cells decide.
 

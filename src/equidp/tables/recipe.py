@@ -116,7 +116,7 @@ class Recipe:
             missing target is always refused.
         test_share: probability that a row is in the test set, drawn from the seed and the row's content; or
             that a person is, drawn from the seed and the person's id. Each group has at least one there.
-        positive: of two classes, the one that metrics and thresholds are about. None: by its name, or the
+        positive: the positive one of two classes, for metrics and thresholds. None: by its name, or the
             second.
         sep: character between the columns of a CSV file.
         charset: encoding of the characters of a CSV file.

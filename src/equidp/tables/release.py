@@ -72,8 +72,8 @@ class Release:
 
         Args:
             codes: [n, columns], each row's cell in each column.
-            cells: of each column; public.
-            share: of the mechanism, in (0, 1].
+            cells: cells of each column; public.
+            share: share of the mechanism, in (0, 1].
 
         Returns:
             [columns, cells], and the deviation of the noise.
@@ -155,7 +155,7 @@ def private_quantile(
 
     Args:
         values: [n]; n is public.
-        quantile: in (0, 1).
+        quantile: quantile in (0, 1).
         low, high: public range.
         noise_multiplier: sigma of all counts together, > 0.
         randomness: source of the noise.

@@ -31,7 +31,7 @@ def draw_rows(table: pd.DataFrame, seed: int) -> npt.NDArray[np.float64]:
 
     Args:
         table: columns of floats, or of texts (None if missing).
-        seed: of the split.
+        seed: seed of the split.
 
     >>> draw_rows(pd.DataFrame({"age": [44.0, 44.0, 51.0]}), 0).round(3)
     array([0.131, 0.653, 0.93 ])

@@ -34,7 +34,8 @@ class RunningAverage:
         kind: "none": no copy of the model is kept. "tail": the plain mean over the last steps. "ema": an
             exponential average, in which weights from d steps ago count (1 - 1 / h)^d, divided by the sum of
             these factors. The initial weights do not count.
-        share: of the T steps, in (0, 1]: those that a tail has, rounded up, or the horizon h, at least 1.
+        share: share of the T steps, in (0, 1]: those that a tail has, rounded up, or the horizon h, at least
+            1.
         model: model whose weights are averaged in a copy. It keeps the weights of the last step.
         steps: T.
 

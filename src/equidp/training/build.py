@@ -32,9 +32,9 @@ def build_model(factory: ModelFactory, shape: Sequence[int], outputs: int, seed:
 
     Args:
         factory: makes the model.
-        shape: of one input.
+        shape: shape of one input.
         outputs: number of classes.
-        seed: of the initial weights. None: torch's global generator as it stands.
+        seed: seed of the initial weights. None: torch's global generator as it stands.
     """
     if not callable(factory) or isinstance(factory, nn.Module):
         raise SettingError(
@@ -93,7 +93,7 @@ def build(
     Args:
         resolved: for the training data.
         data: the training data.
-        weights_seed: of the initial weights.
+        weights_seed: seed of the initial weights.
         model: trained in place. Default: a fresh one from the plan's factory.
         device: device to move the model to for training. None: it is trained where it is.
         seed, loss, engine, callbacks, individual, ledger: see `Trainer`.

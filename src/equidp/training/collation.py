@@ -24,8 +24,8 @@ class Form:
     """Type and sizes of one tensor of a row, and how it is padded.
 
     Attributes:
-        dtype: of all rows.
-        sizes: of the longest of the rows that were tried.
+        dtype: dtype of all rows.
+        sizes: sizes of the longest of the rows that were tried.
         number: what shorter rows are filled up with. None: all rows have these sizes.
         after: whether it stands after a row, or before it.
     """
@@ -88,7 +88,7 @@ class Collation:
     """Makes a batch of rows.
 
     Attributes:
-        collate: of one row. It was tried.
+        collate: collate function of one row. It was tried.
         forms: `Form` of each tensor, in the form of a batch.
         rows: rows that were tried, collated one by one.
     """

@@ -70,7 +70,7 @@ def start_of(
     """Origin of a run's weights before its first step; warns if the optimizer was used before.
 
     Args:
-        model, optimizer: of the run.
+        model, optimizer: model and optimizer of the run.
         begun: whether steps of the run were taken before.
         private: True for a private run; without privacy there is no warning.
         known: start of which a warning was given already.
@@ -101,7 +101,7 @@ def copy_model(model: nn.Module, what: str) -> nn.Module:
     """Copy a model with its weights. Activations that modules keep are copied without their graph.
 
     Args:
-        model: to copy.
+        model: model to copy.
         what: names what needs the copy, for the message.
 
     Raises:

@@ -39,10 +39,10 @@ class Loading:
     """Loads samples of a dataset; rows were tried.
 
     Attributes:
-        load: of samples.
-        tried: rows as one batch; of a row, shapes and types are read, its values are not.
+        load: function that loads samples.
+        tried: rows as one batch. Shapes and types of a row are read, but not its values.
         draws: whether code of the user's runs, which may draw random numbers.
-        collation: of rows of a torch Dataset, or None for a `GroupedDataset`.
+        collation: collation of rows of a torch Dataset, or None for a `GroupedDataset`.
     """
 
     load: Load
@@ -67,7 +67,7 @@ class Loading:
 
         Args:
             train: a `GroupedDataset`, or a map-style dataset of rows.
-            model: for which rows are loaded.
+            model: model for which rows are loaded.
             randomness: source of randomness for augmentation.
             views, augment, collate, num_groups, workers: as in `Trainer`.
 

@@ -177,8 +177,8 @@ def chosen_scheduler(
     Args:
         given: a torch scheduler, or a name from `SCHEDULES`.
         optimizer: optimizer with the learning rates of the first step.
-        steps: of the run: the schedule ends with the last one.
-        done: how many of them the ledger holds already.
+        steps: number of steps of the run. The schedule ends with the last one.
+        done: number of them that the ledger has already.
 
     Raises:
         SettingError: an unknown name, or a scheduler that does not fit.

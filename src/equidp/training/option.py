@@ -34,7 +34,7 @@ def option(
     Args:
         default: default value. MISSING: a value is required. Neither the default nor None is checked.
         meaning: its help, in a sentence.
-        check: of one value.
+        check: check of one value.
         names: values that the command line completes to. Others may be accepted too.
         label: on the card. "": the option's name.
         on_card: plans whose card lists the option. None: plans in which it differs from its default.

@@ -38,7 +38,7 @@ class TableCallback(Callback):
     """Callback of one run of a comparison. Its table is kept with the results of the run.
 
     Attributes:
-        individual: how the run is to account for single examples. None: this needs no such account.
+        individual: settings of the run's accounting for single examples. None: not needed.
     """
 
     individual: Individual | None = None

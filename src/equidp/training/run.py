@@ -47,7 +47,7 @@ class RunFacts:
         event: event of a step.
         planned_steps: T.
         optimizer, engine: names of their classes.
-        learning_rate: of the optimizer's first group of parameters, before any schedule.
+        learning_rate: learning rate of the optimizer's first group of parameters, before any schedule.
         randomness: name of the class that draws samples and noise.
         groups, classes: their names.
         rows: maximum number of rows per person, if an example is a person. None: an example is a row.
@@ -286,9 +286,9 @@ def entries_left(plan: ResolvedPlan, event: Event, entries: Entries) -> EventCou
     """Return what a run with these entries has not spent of its plan: steps, and releases by what they cost.
 
     Args:
-        plan: of the run.
-        event: of its steps, with the column of their labels.
-        entries: that it has spent.
+        plan: plan of the run.
+        event: event of its steps, with the column of their labels.
+        entries: entries that it has spent.
     """
     paid: Counter[Cost] = Counter()
     done = 0

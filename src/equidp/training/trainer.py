@@ -89,7 +89,7 @@ class Step:
     """A step that was taken.
 
     Attributes:
-        number: of the step, from 1.
+        number: number of the step, from 1.
         epoch: number of its epoch, from 1.
     """
 

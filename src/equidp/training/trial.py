@@ -116,7 +116,7 @@ def row_check(
     and for an engine whose gradients are made up.
 
     Args:
-        engine, policy, model, loss: of the run.
+        engine, policy, model, loss: engine, policy, model and loss of the run.
         at_a_time: the most examples that the engine is given at a time. None: no limit.
     """
     if not policy.private or getattr(engine, "made_up", False):
@@ -271,7 +271,7 @@ def _check_examples(examples: Any, row: Examples) -> None:
     """Refuse public examples that are not of the form of the data, or too few.
 
     Args:
-        examples: what the user gave.
+        examples: examples given by the user.
         row: inputs and targets [1, ...] of the data, of which shapes and types are read.
 
     Raises:

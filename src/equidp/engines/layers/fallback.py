@@ -37,11 +37,11 @@ def run_module(
     broadcasts to the same values.
 
     Args:
-        call: of a module that computes each example's output from that example's inputs.
+        call: call of a module that computes each example's output from that example's inputs.
         forward: the module's own.
-        arguments, keywords: what it was called with.
+        arguments, keywords: arguments of the call.
         whole: places of arguments that do not follow the batch; what this call shows is added.
-        tape: of the forward pass.
+        tape: tape of the forward pass.
 
     Raises:
         ModelError: the module cannot be computed one example at a time.

@@ -210,7 +210,7 @@ class Call:
     Args:
         module: the module.
         parameters: its trained parameters.
-        rows: how many rows each example (unit of privacy) has. The module reads [batch * rows, ...]. Its
+        rows: number of rows per example (unit of privacy). The module reads [batch * rows, ...]. Its
             gradients are of units, [batch, ...].
 
     Attributes:
@@ -273,7 +273,7 @@ class Tape:
         rows: how many of them each example (unit of privacy) has, one after the other.
 
     Attributes:
-        calls: in the order of the forward pass.
+        calls: calls in the order of the forward pass.
         read_once: layer that now has a row for each example, although the model has one for all.
         repeats: `torch.utils.checkpoint` repeats calls in the backward pass.
         is_within_module: whether a module runs whose gradients are read as a whole, with all modules in it.

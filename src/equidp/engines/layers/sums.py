@@ -189,7 +189,7 @@ def lost_to_underflow(values: Tensor, count: int) -> float:
     |x|^2: add this before multiplying. It changes no digit of ordinary sums.
 
     Args:
-        values: of the type that the products are computed in.
+        values: values of the type that the products are computed in.
         count: number of products that were added.
     """
     return 2.0 * count * torch.finfo(values.dtype).tiny
@@ -203,7 +203,7 @@ def gram_norms(products: Tensor, additions: int) -> Tensor:
     the sum is added.
 
     Args:
-        products: in float64.
+        products: products in float64.
         additions: number of terms of each product.
     """
     rounding = (additions + math.prod(products.shape[1:])) * torch.finfo(products.dtype).eps

@@ -115,7 +115,7 @@ class Layout:
     """Width and font of a figure.
 
     Attributes:
-        width: in inches.
+        width: width in inches.
         font: size in points.
     """
 
