@@ -291,8 +291,8 @@ def _settings_by_noise(
     Noise moves each weight by the same amount, and so each output of a row of norm 1, for any number of
     columns and intervals, or of features. The learning rate is set so that noise in a prediction has the
     deviation. The sum of all learning rates, over 1 - momentum, is how far the weights can learn. It then
-    follows only from n and the noise. For people with several rows, the bound is also that of one row: most
-    have few rows, and noise costs more than clipping the sums of the others.
+    follows only from n and the noise. The bound of one row also serves for people with several rows: most
+    have few, and noise costs more than clipping the sums of the others.
     """
     batch = int(given.get("batch_size", _batch_size(num_examples))) or num_examples
     epochs = float(given.get("epochs", _epochs(num_examples, batch)))

@@ -37,7 +37,7 @@ from equidp.training.trainer import Callback, Trainer
 
 
 def resume_alone(_: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Refuse other options beside `--resume`: a run continues with its own settings."""
+    """Reject other options with `--resume`: a run continues with its own settings."""
     names = [argument.name for argument in arguments if argument.tokens]
     others = [name for name in names if name not in ("--resume", "--trust-code", "--device", "--reference")]
     if "--resume" in names and others:
@@ -129,7 +129,7 @@ _UNSPENT = "Nothing was spent or written: the same command begins again."
 
 
 class _LinesInLog(Callback):
-    """Says how far training is, at most once a minute, where standard error is no terminal."""
+    """Logs the progress of training at most once a minute, if standard error is not a terminal."""
 
     seconds = 60.0
 

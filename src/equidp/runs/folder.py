@@ -29,9 +29,9 @@ CONFIG, LEDGER, RECORD = "config.json", "ledger", "record.parquet"
 RUN, MODEL, CARD, PAGE, SUMS = "run.json", "model.safetensors", "card.md", "card.html", "SHA256SUMS"
 """Files of `share/`."""
 ENCODER, COUNTS, RELEASED = PreprocessingRelease.file, CountsRelease.file, IndividualRelease.file
-"""Files of `share/` where epsilon covers them."""
+"""Files of `share/` if epsilon covers them."""
 README, NOTICE = "README.txt", "NOT-PRIVATE.txt"
-"""What the files of `share/` are; and its one file, of a run without privacy."""
+"""Description of the files of `share/`; and its only file if the run has no privacy."""
 DRAFT = ".equidp-draft-"
 """Prefix of folders that are not complete."""
 

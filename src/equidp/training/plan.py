@@ -723,7 +723,7 @@ def account(num_examples: int, **options: Any) -> ResolvedPlan:
 def check_option_names(
     options: Iterable[str], known: Collection[str], listed_in: str = "help(equidp.Plan)"
 ) -> None:
-    """Raise a SettingError that names the right one where an option is not among the known names.
+    """Raise a SettingError that suggests the right name if an option is unknown.
 
     >>> Plan(max_grad_norm=1.0)
     Traceback (most recent call last):
