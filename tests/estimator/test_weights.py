@@ -67,7 +67,7 @@ def test_coefficients_give_the_decision_function_and_that_the_predictions(classe
 @pytest.mark.parametrize(
     ("weights", "given"),
     [
-        (np.ones(3), "(3,) beside 240"),
+        (np.ones(3), "(3,), and X has 240"),
         (np.ones((N, 2)), "(240, 2)"),
         (np.full(N, np.nan), "missing"),
         (np.full(N, -1.0), "negative"),

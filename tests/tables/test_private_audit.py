@@ -120,7 +120,7 @@ def take_edges_unpaid(monkeypatch):
 
 
 @pytest.mark.soak
-@pytest.mark.filterwarnings("ignore:nothing stands out")
+@pytest.mark.filterwarnings("ignore:the released statistics")
 @pytest.mark.parametrize(("name", "binning"), [("huge", "cut"), ("missing", "standard")])
 def test_one_extreme_row_shows_no_more_than_was_paid_for(name, binning):
     found = audited(ROWS[name], 400, binning)
@@ -129,14 +129,14 @@ def test_one_extreme_row_shows_no_more_than_was_paid_for(name, binning):
 
 
 @pytest.mark.soak
-@pytest.mark.filterwarnings("ignore:nothing stands out")
+@pytest.mark.filterwarnings("ignore:the released statistics")
 def test_a_short_audit_finds_half_the_noise_in_one_column(monkeypatch):
     halve_the_noise_of_jobs(monkeypatch)
     assert audited(ROWS["huge"], 200)["texts"] > 1
 
 
 @pytest.mark.soak
-@pytest.mark.filterwarnings("ignore:nothing stands out")
+@pytest.mark.filterwarnings("ignore:the released statistics")
 def test_a_short_audit_finds_edges_that_nothing_was_paid_for(monkeypatch):
     take_edges_unpaid(monkeypatch)
     assert audited(ROWS["huge"], 100, "cut")["edges"] > 1

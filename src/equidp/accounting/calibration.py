@@ -80,8 +80,8 @@ def calibrate_noise(
     if noise is None:
         beside = epsilon_of(spent, delta, accountant)
         raise SettingError(
-            f"no noise reaches epsilon {epsilon:g} at delta {delta:g}: what is released beside the "
-            f"steps costs {beside:.4g}. Give a larger epsilon or delta, or release less.",
+            f"no noise reaches epsilon {epsilon:g} at delta {delta:g}: the releases other than "
+            f"the steps cost {beside:.4g}. Give a larger epsilon or delta, or release less.",
             field="epsilon",
         )
     return noise
@@ -244,9 +244,9 @@ def calibrate_share(
         return 1.0
     if cost(least) > budget:
         raise SettingError(
-            f"epsilon_by_group: at most {budget:g} for a group cannot be met: at {least:g} of the "
-            f"{'rate' if by_rate else 'bound'}, the smallest, it has {cost(least):.4g}, of which "
-            f"{epsilon_of(spent, delta, accountant):.4g} for what is released beside the steps. Give a "
+            f"epsilon_by_group: {budget:g} is too small: at the smallest {'rate' if by_rate else 'bound'}, "
+            f"{least:g} of the whole, the group still has {cost(least):.4g}, of which "
+            f"{epsilon_of(spent, delta, accountant):.4g} are for releases other than the steps. Give a "
             "larger budget, or release less.",
             field="epsilon_by_group",
         )

@@ -83,8 +83,8 @@ class GroupSettings:
             raise unknown_name("protect_by", self.protect_by, PROTECTIONS)
         if self.is_open and getattr(self, self._following):
             raise SettingError(
-                f"{self._following} beside {BUDGETS if self.budgets else 'rates'}, which they follow from by "
-                f"{self.protect_by}; leave one of the two out.",
+                f"{self._following} and {BUDGETS if self.budgets else 'rates'} are both given, but with "
+                f"protect_by={self.protect_by!r} the first follow from the second. Leave one of them out.",
                 field=self._following,
             )
 
@@ -185,9 +185,8 @@ class GroupSettings:
         if risk is not None and self.is_open:
             given = BUDGETS if self.budgets else "rates"
             raise SettingError(
-                f"{given} beside risk {risk}: the {self._following} of groups follow from an epsilon, "
-                "and their risks differ. Give an epsilon in place of the risk, or rates and bound_shares "
-                "alone.",
+                f"{given} and risk {risk}: the {self._following} of groups follow from an epsilon, and "
+                "their risks differ. Give an epsilon instead of the risk, or only rates and bound_shares.",
                 field=given,
             )
         epsilon = self.run_epsilon(epsilon, group_names)

@@ -52,8 +52,8 @@ def epsilon(entries: Entries, delta: float, accountant: str = "pld", rows: int =
         return one_row.epsilon(entries, delta, accountant)
     if accountant != "pld":
         raise SettingError(
-            f"rows={rows} and accountant={accountant!r}; people with several rows are accounted for by "
-            "privacy loss distributions alone: use accountant 'pld'."
+            f"rows={rows} and accountant={accountant!r}; only the accountant 'pld' supports people with "
+            "several rows."
         )
     return _epsilon_of_rows(one_row.checked_entries(entries), delta, int(rows))
 

@@ -149,7 +149,7 @@ def _sentences(report: TableReport) -> list[str]:
             )
     if report.recipe.person is None:
         found.append(
-            "Epsilon is promised to a row; where a person has several, say which column names people "
+            "Epsilon protects one row. If a person can have several, name the column that identifies people "
             f"(--person COLUMN --rows-per-person {USUAL_ROWS_PER_PERSON})."
         )
     return found

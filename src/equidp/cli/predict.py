@@ -31,7 +31,7 @@ def predict_command(
     *,
     keep: Annotated[
         tuple[str, ...],
-        Parameter(help="Columns of the table to write beside the predictions, such as an id."),
+        Parameter(help="Columns of the table to write next to the predictions, such as an id."),
     ] = (),
     decision: options.DecisionOptions = options.DecisionOptions(),
     lacking: options.Lacking = (),

@@ -61,7 +61,7 @@ def print_result(
 def _recall_sentence(evaluation: Evaluation) -> str:
     recall = values_of(evaluation, METRICS["recall"])[ALL]
     where = (
-        "where it is the more probable class"
+        "when it is the more probable class"
         if evaluation.threshold is None
         else f"from a predicted risk of {evaluation.threshold:.3g} on"
     )

@@ -547,8 +547,8 @@ def _warn_of_unknown_code(prepared: PreparedComparison) -> None:
     }
     if unknown:
         message = (
-            f"runs are not kept where the source of their code is not known ({', '.join(unknown)}): it was "
-            "typed into an interpreter, made by exec, or its file changed since it was imported. Put it into "
-            "a module, or import it again."
+            f"the results of these runs are not cached, because the source of {', '.join(unknown)} is "
+            "unknown: it was typed into an interpreter, made by exec, or its file changed after the import. "
+            "Put it into a module, or import it again."
         )
         warnings.warn(message, CacheWarning, stacklevel=4)

@@ -117,8 +117,8 @@ class ComparisonPlan:
             check_whole(2, ": the plan's own settings and one other", tune=self.tune)
             if self.changes:
                 raise SettingError(
-                    f"tune={self.tune} beside changes of {', '.join(self.changed)}: settings are chosen for "
-                    "each method, or compared; leave out one of the two.",
+                    f"tune={self.tune} and changes of {', '.join(self.changed)}: settings are either tuned "
+                    "for each method or compared. Leave one of the two out.",
                     field="tune",
                 )
         private = [*list(policies)[1:], *([AUTO] if AUTO in self.methods else [])]
@@ -296,8 +296,8 @@ def private_variants(
     plan, shared = choice.shared.plan, choice.shared.source(source)
     if with_delta := [method for method, changes in plan.by_method.items() if "delta" in changes]:
         raise SettingError(
-            f"by_method {', '.join(with_delta)!r} has a delta; epsilons are compared at one delta, that of "
-            "the plan (--delta).",
+            f"by_method {', '.join(with_delta)!r} has a delta; a comparison has one delta, set in the plan "
+            "(--delta).",
             field="delta",
         )
     methods = [each for each in asked.methods if each != AUTO]
@@ -448,7 +448,7 @@ def named_methods(methods: Sequence[MethodLike], *, alone: bool = False) -> dict
         chosen.append(method)
     if len(chosen) == 1 and AUTO not in methods and not alone:
         raise SettingError(
-            f"methods={list(methods)}; expected at least one private method beside {BASELINE!r}.",
+            f"methods={list(methods)}; expected at least one private method besides {BASELINE!r}.",
             field="methods",
         )
     plain = [name_of(method) for method in chosen]

@@ -155,7 +155,7 @@ class GroupedDataset:
                 or (dtype or column.dtype) != column.dtype
             ):
                 raise DataError(
-                    f"{label} are {given} beside {n} inputs; expected a tensor of shape {shape}"
+                    f"{label} are {given} for {n} inputs; expected a tensor of shape {shape}"
                     f"{f' and {dtype}' if dtype else ''}.",
                     field=label,
                 )

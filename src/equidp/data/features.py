@@ -122,7 +122,7 @@ class WithFeatures:
         named = isinstance(self.features, str)
         licence = "Apache-2.0" if named else "of a licence that it does not state"
         facts = f"{self.label}, {licence}, {' x '.join(map(str, found.input_shape))} numbers"
-        note = f"Inputs are features of each example alone ({facts}), which cost no privacy"
+        note = f"Inputs are features computed from each example separately ({facts}), which costs no privacy"
         if named and not self.normalised:
             return f"{note}: nothing was learned for them."
         origin = _TRAINED_ON if named else "data that it does not state"
@@ -227,7 +227,7 @@ def _probe(label: str, compute: Callable[[Tensor], Array], inputs: Tensor) -> Ar
     together = compute(rows)
     if not np.allclose(together, np.concatenate([compute(row) for row in rows.split(1)]), 1e-3, 1e-4):
         raise SettingError(
-            f"features {label!r} of an example depend on other examples or on chance; expected what follows "
-            "from each example alone, without batch statistics."
+            f"features {label!r} of an example depend on other examples or on chance; expected a function "
+            "of one example, without batch statistics."
         )
     return together

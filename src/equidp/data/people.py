@@ -163,7 +163,8 @@ def by_person(rows: GroupedDataset, people: Any, most_rows: int, seed: int = 0) 
     people = person_codes(people)
     if len(people) != len(rows):
         raise DataError(
-            f"people are {len(people)} beside {len(rows)} rows; say of each row whose it is.", field="people"
+            f"people has {len(people)} values for {len(rows)} rows; expected one for each row.",
+            field="people",
         )
     chosen = PeoplesRows.choose_rows(people, most_rows, seed)
     if message := chosen.left_out_message():

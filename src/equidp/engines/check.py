@@ -632,10 +632,10 @@ def losses_of(loss: LossFunction, outputs: Any, targets: Inputs) -> Tensor:
                 field="targets",
             ) from error
         raise ModelError(
-            f"the loss cannot be taken of outputs {shapes[0]} and targets {shapes[1]} ({error_text(error)}). "
-            "It gets the 'logits' of a mapping that has them, and else all outputs. It is tried on targets "
-            "that are made up, classes from 0 on (as many as the model has outputs, where the data names "
-            "none) or numbers: let it take such, or give public rows: examples=(inputs, targets).",
+            f"the loss fails on outputs {shapes[0]} and targets {shapes[1]} ({error_text(error)}). If the "
+            "outputs are a mapping with 'logits', it gets these. The targets are made up: numbers, or "
+            "classes from 0 on (if the data names no classes, as many as the model has outputs). Let the "
+            "loss accept these, or give public rows: examples=(inputs, targets).",
             field="loss",
         ) from error
     count = count_in(targets)
@@ -643,10 +643,9 @@ def losses_of(loss: LossFunction, outputs: Any, targets: Inputs) -> Tensor:
         return losses.reshape(count)
     given = f"shape {list(losses.shape)}" if isinstance(losses, Tensor) else f"type {type(losses).__name__}"
     raise ModelError(
-        f"the loss has {given} for {count} examples; expected one number per example, [{count}]. Add those "
-        "of several heads, and pass one that does not average, such as CrossEntropyLoss(reduction='none'). A "
-        "loss of a whole batch, such as a gap between groups, has none: docs/own-method.md has its sound "
-        "form.",
+        f"the loss has {given} for {count} examples; expected one number per example, [{count}]. Use a loss "
+        "that does not average, such as CrossEntropyLoss(reduction='none'), and add up the losses of several "
+        "heads. For a loss of a whole batch, such as a gap between groups, see docs/own-method.md.",
         field="loss",
     )
 

@@ -221,9 +221,9 @@ def _one_per_example(rows: Tensor, module: nn.Module, batch: int) -> Tensor:
 
 def _reads_no_rows(module: nn.Module, why: str = "") -> NotByExample:
     return NotByExample(
-        f"{type(module).__name__} reads a tensor whose first dimension is not the batch{why}: examples must "
-        "come first in every layer (batch_first=True?), and a table of positions be read once for each, by "
-        "self.p(positions.expand(len(x), -1)). A layer that reads some examples alone, or all valid tokens "
-        "in one row, does so too: let it read all of them, and leave out its results with torch.where.",
+        f"{type(module).__name__} reads a tensor whose first dimension is not the batch{why}: in every "
+        "layer, examples must come first (batch_first=True?). Look up positions once for each example, with "
+        "self.p(positions.expand(len(x), -1)). If a layer gets only some examples, or all valid tokens as "
+        "one row, pass it all of them and drop results with torch.where.",
         module,
     )

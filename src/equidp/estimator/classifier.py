@@ -253,7 +253,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         message = ""
         if not plan.private:
             message = (
-                "method='sgd' trains without privacy: the model is not private, whatever the class is called."
+                "method='sgd' trains without privacy: the model is not private, despite the class's name."
             )
         elif self.random_state is not None:
             message = (

@@ -62,7 +62,7 @@ def _check_rows(name: str, shape: Any, n: int) -> None:
     """Raise unless there is one value for each row of X."""
     if tuple(shape) != (n,):
         raise DataError(
-            f"{name} has shape {tuple(shape)} beside {n} rows of X; expected ({n},), one for each.",
+            f"{name} has shape {tuple(shape)}, and X has {n} rows; expected ({n},).",
             field=name,
         )
 

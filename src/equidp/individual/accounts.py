@@ -179,8 +179,8 @@ class Accounts:
         facts = json.loads(str(state["facts"]))
         if (given := facts.pop("settings")) != asdict(self.settings):
             raise SettingError(
-                f"the run counted with {Individual(**given)}; got {self.settings}. Give the Trainer those of "
-                "the run.",
+                f"the run counted with {Individual(**given)}; got {self.settings}. Give the Trainer the "
+                "settings of the run.",
                 field="individual",
             )
         for name, value in {**facts, **{name: state[name] for name in _ARRAYS}}.items():

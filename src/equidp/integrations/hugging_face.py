@@ -366,8 +366,8 @@ class PrivateTrainer(transformers.Trainer):
             )
         if not (folder / "optimizer.pt").is_file():
             raise CheckpointError(
-                f"the checkpoint {os.fspath(folder)!r} holds the model alone (save_only_model), so its run "
-                "cannot go on; what was spent stays spent. train again, into another output_dir.",
+                f"the checkpoint {os.fspath(folder)!r} holds only the model (save_only_model), so its run "
+                "cannot be resumed; its budget stays spent. Train again with another output_dir.",
                 field="checkpoint",
             )
         lost = private.restore(torch.load(path, map_location="cpu", weights_only=True))

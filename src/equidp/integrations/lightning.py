@@ -424,8 +424,8 @@ class _Rows(Dataset[Any]):
             return self._collate([item])
         except Exception as error:
             raise DataError(
-                f"a training row cannot be collated alone ({error}); expected tensors, arrays or numbers, or "
-                "a collate_fn that takes one row.",
+                f"a single training row cannot be collated ({error}); expected tensors, arrays or numbers, "
+                "or a collate_fn that takes one row.",
                 field="collate_fn",
             ) from error
 
@@ -578,8 +578,8 @@ def checked_loader(loader: object) -> DataLoader[Any]:
 
 def _more_than_a_loader() -> DataError:
     return DataError(
-        "the training data are several DataLoaders, or one in a list or a mapping; expected one alone: a row "
-        "has one epsilon, of one sample. Put the rows into one dataset, and give its DataLoader itself.",
+        "the training data are several DataLoaders, or one in a list or a mapping; expected one DataLoader, "
+        "because all rows are sampled together. Put them into one dataset, and pass its DataLoader.",
         field="train_dataloaders",
     )
 
@@ -595,7 +595,7 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "overfit_batches": ((0.0,), "samples are Poisson samples; set max_steps"),
     "fast_dev_run": ((False, 0), "its steps spend privacy like others; set max_steps=1"),
     "reload_dataloaders_every_n_epochs": ((0,), "rows stay as they are while they are trained on"),
-    "min_steps": ((None,), "a run may end before, where steps were lost or a limit is reached"),
+    "min_steps": ((None,), "a run may end earlier, if steps were lost or a limit is reached"),
     "precision": (
         ("32-true", "bf16-mixed", "64-true"),
         "sums are too coarse in it; use bf16-mixed",

@@ -216,7 +216,7 @@ def each_alone(rule: Callable[..., Any], state: Any, *examples: Tensor, at_once:
     except Exception as error:
         raise PolicyError(
             f"{name} cannot be applied to one example at a time ({error}). Use torch operations without "
-            "Python branches on the values (torch.where in place of if), and return one row or number per "
+            "Python branches on the values (torch.where instead of if), and return one row or number per "
             "example.",
             field=name,
         ) from error

@@ -270,8 +270,8 @@ def _shares_of(event: Event, policy: Policy, num_groups: int) -> tuple[Tensor | 
     )
     if not policy.private and (bounds != 1).any():
         raise SettingError(
-            f"{type(policy).__name__} bounds no gradient, so that no group can have a share of its bound; "
-            "choose a private method, or give rates alone.",
+            f"{type(policy).__name__} bounds no gradients, so groups cannot have shares of its bound; "
+            "choose a private method, or give only rates.",
             field="bound_shares",
         )
     return bounds, rows

@@ -231,7 +231,7 @@ class Ledger:
         20.0
         """
         if name == STEP:
-            raise SettingError(f"name={name!r}; expected the name of a release, not that of steps.")
+            raise SettingError(f"name={name!r}; expected the name of a release; this one is for steps.")
         self.charge(run, Event(1.0, noise, name=name))
         return draw(noise)
 

@@ -46,7 +46,7 @@ class _GroupBoundsPolicy(Bounded, ABC):
         tune=OneOf((0.0, 0.9)),
     )
     max_ratio: float = setting(
-        10.0, "A group's bound is at most (1 + max_ratio) C_0, whatever the noise does."
+        10.0, "A group's bound is at most (1 + max_ratio) C_0, however large the noise."
     )
     needs_groups: ClassVar[bool] = True
 

@@ -12,7 +12,7 @@ from equidp.kernel.policy import Policy
 from equidp.policies.by_group import values_in
 from equidp.policies.ranges import Range
 
-STATISTICS_RATIO = "Noise multiplier of the statistics over that of the gradients, sigma_s / sigma."
+STATISTICS_RATIO = "Ratio of the noise multipliers of statistics and gradients, sigma_s / sigma."
 BOUND_LEARNING_RATE = "Learning rate eta of the adaptive bound."
 
 
@@ -55,7 +55,7 @@ class Checked(Policy):
 class Bounded(Checked):
     """A method with a clipping bound C, the same for all groups unless it says otherwise."""
 
-    clipping_bound: float = setting(1.0, "Clipping bound C (C_0 where groups have bounds of their own).")
+    clipping_bound: float = setting(1.0, "Clipping bound C (C_0 if each group has its own bound).")
 
     def bound(self, state: Any, group: Tensor) -> float | Tensor:
         return self.clipping_bound

@@ -335,7 +335,7 @@ def _numbers(run: Run, guarantee: Guarantee) -> Iterator[Block]:
         "of run that hold it."
     )
     if guarantee.private:
-        yield Paragraph("To recompute epsilon with dp-accounting alone (pip install dp-accounting):")
+        yield Paragraph("To recompute epsilon with only dp-accounting (pip install dp-accounting):")
         yield Code(_recomputing_code(run))
         yield Callout(
             [

@@ -126,10 +126,9 @@ def _result_blocks(summary: Summary) -> Iterator[Block]:
         yield Heading(table.caption, 3)
         yield table
         yield Paragraph(
-            f"Where several learning rates were tried, all were on seed {setup.seeds[0]}; the best there, "
-            f"by {summary.metric.label} over all test examples, was trained on every seed. It is chosen by "
-            "the test set of that seed, so costs are never too low for that. Rates whose loss is above that "
-            "of a constant prediction come last.",
+            f"If several learning rates were tried, all were tried on seed {setup.seeds[0]}. The best one by "
+            f"{summary.metric.label} over all its test examples was then trained on every seed. Rates whose "
+            "loss is above the loss of a constant prediction come last.",
             small=True,
         )
 

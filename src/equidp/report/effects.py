@@ -47,7 +47,7 @@ def effect_blocks(
     """
     if not effects:
         return
-    what, two = "the logit of each class, beside the mean of all classes", len(classes) == 2
+    what, two = "the logit of each class, relative to the mean of all classes", len(classes) == 2
     if two:
         what = f"the log odds of {positive or classes[1]!r}"
     yield Heading("Effect of each column")

@@ -164,7 +164,7 @@ def _grouping_blocks(part: Evaluation) -> Iterator[Block]:
         yield Table(columns, cells, total=ALL)
     if not part.calibration.empty:
         rows = part.calibration
-        yield Heading(f"Predicted risk of {part.positive!r} beside what happened, by {name}", 3)
+        yield Heading(f"Predicted and observed risk of {part.positive!r}, by {name}", 3)
         intervals = _intervals(rows, "observed", "observed_low", "observed_high")
         columns = [group, *(Column(head, show=points) for head in ("predicted, %", "happened, %"))]
         yield Table(columns, _cells(rows["group"], rows["mean_predicted"], intervals), total=ALL)

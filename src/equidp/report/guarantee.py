@@ -339,9 +339,7 @@ def ledger_lines(ledger: Ledger) -> list[str]:
             if labels:
                 by_group = {label.name: epsilon_of(entries, delta, label=label) for label in labels}
                 lines.append(f"  By group: epsilon {epsilon_of_groups_text(by_group)}.")
-    together = [
-        f"Together: {together_text(ledger, each)}, whatever led from one run to the next." for each in deltas
-    ]
+    together = [f"Together: {together_text(ledger, each)}, however each run was chosen." for each in deltas]
     return [
         *lines,
         "",

@@ -10,8 +10,8 @@ from equidp.display import Column, Table
 from equidp.report.document import Block, Heading, Paragraph
 
 _ORIGINS = (
-    "Each setting, and where it is from: given, or by a rule (of the kind of data, the dataset, the "
-    "method, the target that the noise meets, or trials); else its default."
+    "Each setting and its origin: given, by a rule (for the kind of data, the dataset, the method, the "
+    "target of the noise, or trials), or its default."
 )
 
 

@@ -410,7 +410,7 @@ def protection_sentences(summary: Summary) -> list[str]:
             if group != ALL
         )
         sentences.append(
-            f"By group, beside the same method with equal groups, {kind.method} changes "
+            f"Compared with the same method and equal groups, {kind.method} changes "
             f"{summary.metric.label} of {changes}."
         )
     if differ:

@@ -142,7 +142,7 @@ def comparison_of(
     options, decision = run.options, run.decision
     settings = run.training.get("settings")
     if isinstance(plan, Plan) and settings is not None:
-        raise SettingError(f"settings={settings!r} beside a plan; give one of the two.", field="settings")
+        raise SettingError(f"got settings={settings!r} and a plan; give one of the two.", field="settings")
     if (risk := options.pop("risk", None)) is not None:
         raise SettingError(f"risk={risk}: a comparison is at targets of epsilon; give these.", field="risk")
     if (cost := options.get("release_epsilon")) is not None:

@@ -109,8 +109,8 @@ def train(
                 lost = checkpoints.restore(trainer)
             if trainer.run_id != facts["run"]:
                 raise CheckpointError(
-                    f"the checkpoints in {place} are of another run, {trainer.run_id}; bring back those of "
-                    f"{facts['run']}.",
+                    f"the checkpoints in {place} belong to another run, {trainer.run_id}; restore the "
+                    f"checkpoints of {facts['run']}.",
                     field="run",
                 )
             if on_resume is not None:

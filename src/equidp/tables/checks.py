@@ -71,7 +71,7 @@ def problems_of(read: Columns, recipe: Recipe) -> list[str]:
     unusable = sum(each.values is None for each in read.parsed.values())
     if len(table.columns) + unusable == len(columns_beside_inputs(recipe)):
         problems.append(
-            "no column is left as an input; expected at least one beside target, groups and dropped columns."
+            "no column is left as an input; expected at least one besides target, groups and dropped columns."
         )
     for name in recipe.ranges:
         if name in table and table[name].dtype != float:

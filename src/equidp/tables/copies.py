@@ -52,9 +52,9 @@ class Copies:
         """Return what the owner of the table is to know and to do."""
         if self.people:
             return (
-                f"the rows of {self.extra:,} of {self.of:,} people repeat those of another person, up to "
-                f"{self.most:,} times. Epsilon holds for one name, and less for a person under several. "
-                "Remove the copies, or give them the person's name."
+                f"the rows of {self.extra:,} of {self.of:,} people repeat another person's rows, up to "
+                f"{self.most:,} times. Epsilon protects one id; a person with several ids is protected less. "
+                "Remove the copies, or give them the person's id."
             )
         return (
             f"{self.extra:,} of {self.of:,} rows repeat another row in every column, up to {self.most:,} "

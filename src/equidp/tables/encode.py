@@ -30,8 +30,8 @@ PRIVATE = (
     "counts."
 )
 SEEDED = (
-    "Preprocessing was private: what it took from training rows was released with noise, from the seed. The "
-    "epsilon of a comparison counts that; that of another training on this split does not."
+    "Preprocessing was private: statistics of the training rows were released with noise, drawn from the "
+    "seed. The epsilon of a comparison counts them; the epsilon of another training on this split does not."
 )
 _EXACT = {
     "scaled": "Means and deviations of {} come from the training split; epsilon does not cover them. Public "

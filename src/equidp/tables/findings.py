@@ -68,7 +68,7 @@ class Kind(Enum):
         "holds {detail} in {share}{other}",
         "; if it stands for a missing value, say so ({lines})",
     )
-    ABSENT = Entry("holds {detail}, which count as missing{other}", "; where it is a value, say so ({lines})")
+    ABSENT = Entry("holds {detail}, which count as missing{other}", "; if it is a value, say so ({lines})")
     MISSING_TEXT = Entry(
         "holds the text {detail!r} in {rows}, which are one category with those without a value",
         "; if that is meant, say so ({lines})",

@@ -336,9 +336,9 @@ def _warn_of(faint: pd.Index) -> None:
     """Warn about columns whose released statistics are only noise."""
     if len(faint):
         warnings.warn(
-            f"nothing stands out from the noise of private preprocessing in {', '.join(map(repr, faint))}: "
-            "the model will learn little from them. Give public ranges where they hold numbers, drop "
-            "columns that matter less, or raise --set privacy.preprocessing_share.",
+            f"the released statistics of {', '.join(map(repr, faint))} are mostly noise, so the model will "
+            "learn little from these columns. Give public ranges for numbers, drop less important columns, "
+            "or raise --set privacy.preprocessing_share.",
             DataWarning,
             stacklevel=3,
         )

@@ -35,9 +35,7 @@ _INPUT_REMEDY = (
     "the columns that the model was trained on. Where new rows cannot have one, train again without it "
     "(--drop)"
 )
-_LABEL_REMEDY = (
-    "target and groups, to measure the model by. For predictions alone, equidp predict needs neither"
-)
+_LABEL_REMEDY = "target and groups, to evaluate the model. If you only need predictions, use equidp predict"
 _LIKE = 0.5
 _NUMBER = r"([+-]?(?:0|[1-9]\d*))(\.\d*)?"
 
@@ -151,9 +149,8 @@ def _complete_inputs(read: Columns, encoder: TableEncoder) -> None:
             table[name] = missing if column.numeric else pd.Series(missing, dtype=object)
         elif column.numeric and table[name].dtype != float:
             raise DataError(
-                f"column {name!r} holds texts{read.first_text_phrase(name)}, where the training data had "
-                "numbers; write them with the marks of the training data, and leave cells without a number "
-                "empty."
+                f"column {name!r} holds text{read.first_text_phrase(name)}, but the training data had "
+                "numbers; write numbers as in the training data, and leave cells without one empty."
             )
         elif column.numeric and (beyond := int((table[name].abs() > LARGEST_NUMBER).sum())):
             raise DataError(
@@ -190,7 +187,7 @@ def _check_values(table: pd.DataFrame, encoder: TableEncoder, lacking: Sequence[
         if values >= FEWEST_ROWS and not (known & ~missing).any():
             what = "the training data had none of them"
             if column.numeric:
-                what = "all lie far from those of the training data, as in another unit"
+                what = "all are far from the values in the training data, as if in another unit"
             raise DataError(
                 f"column {name!r} has {values:,} values, and {what}. Write them as in the training data; "
                 f"{meant}",

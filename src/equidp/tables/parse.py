@@ -375,12 +375,12 @@ def _absent_findings(absent: Mapping[str, int], roles: frozenset[str] | None = N
         return
     phrases = " and ".join(f"{text!r} in {count_phrase(absent[text])}" for text in listed)
     others = sum(rows for text, rows in absent.items() if text not in listed)
-    beside = f", beside {count_phrase(others)} without a value" if others else ""
+    blank = f", as do {count_phrase(others)} without a value" if others else ""
     options = (("known", words[0]),) if words else ()
     labels = (roles or frozenset()) & {"target", "group", "person"}
     doubtful = words and (others or len(words) > 1 or labels)
     level = Level.DOUBT if doubtful else Level.HINT
-    yield Finding(Kind.ABSENT, options, detail=phrases, other=beside, sure=False, level=level)
+    yield Finding(Kind.ABSENT, options, detail=phrases, other=blank, sure=False, level=level)
 
 
 # ----------------------------------------------------------------------------------------- numbers and days

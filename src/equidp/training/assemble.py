@@ -54,7 +54,7 @@ def chosen_plan(plan: object, options: Mapping[str, Any]) -> Plan | ResolvedPlan
         raise SettingError(f"plan={plan!r}; expected an equidp.Plan, or its options by name.")
     if options:
         raise SettingError(
-            f"{', '.join(options)} beside a plan; expected one of the two. Write "
+            f"got {', '.join(options)} and a plan; expected one of the two. Write "
             f"plan.with_changes({next(iter(options))}=...).",
             field=next(iter(options)),
         )
@@ -120,7 +120,7 @@ def check_kinds(model: object, ledger: object, callbacks: object, seed: object) 
             "[equidp.ProgressBar()]."
         )
     if seed is not None and not isinstance(seed, Randomness):
-        check_whole(0, ", for research alone; or None", seed=seed)
+        check_whole(0, " (only for research), or None", seed=seed)
 
 
 def has_repeats(train: Any) -> bool:
@@ -147,10 +147,9 @@ def warn_of_repeats(train: object) -> None:
     """Warn if a row of a dataset is several rows of the training data: epsilon covers each by itself."""
     if has_repeats(train):
         warnings.warn(
-            "rows stand several times in the training data, as in oversampling, and epsilon is promised to "
-            "each of them alone: a person whose row is in it k times has the epsilon of k rows, "
-            "Run.epsilon(rows=k), which is larger. To count a group or class more, take each row once, and "
-            "use rates or weights.",
+            "some rows occur several times in the training data, as after oversampling, but epsilon protects "
+            "one occurrence: a person whose row occurs k times has the larger Run.epsilon(rows=k). To give a "
+            "group or class more weight, include each row once, and use rates or weights.",
             PrivacyWarning,
             stacklevel=3,
         )

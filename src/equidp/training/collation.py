@@ -44,7 +44,7 @@ class Form:
         """
         dtype, sizes = alone[0].dtype, _longest(row.shape[1:] for row in alone)
         if {each.dtype for each in alone} != {together.dtype} or together.shape[1:] != sizes:
-            raise ValueError("rows have another type or size together than alone")
+            raise ValueError("rows have another type or size in a batch than by themselves")
         short = next((place for place, row in enumerate(alone) if row.shape[1:] != sizes), None)
         if short is None:
             return cls(dtype, sizes)
@@ -114,8 +114,8 @@ class Collation:
             return cls(collate, map_tensors(Form.of, together, *alone), alone)
         except Exception as error:
             raise SettingError(
-                f"collate gives rows another form together than alone ({error_text(error)}); expected one "
-                "that pads rows to the longest, by one number, all at one end.",
+                f"collate changes rows when they are in a batch ({error_text(error)}); expected a function "
+                "that only pads rows to the longest, with one number, all at one end.",
                 field="collate",
             ) from error
 

@@ -237,7 +237,7 @@ class Plan(_NamedOptions):
     )
     sample_rate: float | None = option(
         None,
-        "Rate at which examples are sampled, where their number is not public; default: b / n.",
+        "Sampling rate of examples, if their number is not public; default: b / n.",
         number_in("(0, 1]", ", a probability"),
         on_card=_elsewhere,
         listed=False,
@@ -294,8 +294,8 @@ class Plan(_NamedOptions):
     class_weight: Mapping[str, float] | str | None = option(
         None,
         "Public weights of the classes' losses, for rare classes: no=1,yes=8; default: 1 each. Only ratios "
-        "count, and less where gradients are clipped or normalised. "
-        "balanced: by counts with noise, in equidp train and compare.",
+        "count, and less if gradients are clipped or normalised. "
+        "balanced: from noisy counts, in equidp train and compare.",
         label="weights of classes (public)",
     )
     loss: str | Callable[..., Any] | None = option(
@@ -303,7 +303,7 @@ class Plan(_NamedOptions):
     )
     epsilon_by_group: Mapping[str, float] | str | None = option(
         None,
-        "Epsilon of each group, at most that of the run: rare=1,*=3; *: all other groups.",
+        "Largest epsilon of each group, at most the run's: rare=1,*=3; *: all other groups.",
         label="epsilon that each group was to have at most",
         keyed=False,  # rates, bounds and noise follow, and say all
     )
@@ -655,8 +655,8 @@ class Plan(_NamedOptions):
             return
         if groups.budgets and self.noise_multiplier is not None:
             raise SettingError(
-                f"{BUDGETS} beside noise_multiplier={self.noise_multiplier}; expected budgets alone, or with "
-                "epsilon: the noise follows from the largest.",
+                f"{BUDGETS} and noise_multiplier={self.noise_multiplier}; expected budgets, with or without "
+                "an epsilon: the noise follows from the largest.",
                 field=BUDGETS,
             )
         if not self.decides_noise:

@@ -219,7 +219,7 @@ def with_public_bounds(groups: GroupSettings, policy: Policy, group_names: Seque
     if shares[smallest] < SMALLEST_SHARE:
         raise SettingError(
             f"the bound of group {smallest!r} is {shares[smallest]:.3g} of the largest; expected at least "
-            "1/16 of it, beside which rounding is small.",
+            "1/16, so that rounding stays small in comparison.",
             field="bound",
         )
     return replace(groups, bound_shares=shares)

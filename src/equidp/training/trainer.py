@@ -727,8 +727,8 @@ class Trainer:
             )
         if not self.processes.first:
             raise SettingError(
-                f"individual_report in process {self.processes.rank}; expected process 0, which alone "
-                "counts. Call it where torch.distributed.get_rank() == 0.",
+                f"individual_report in process {self.processes.rank}; only process 0 counts. "
+                "Call it if torch.distributed.get_rank() == 0.",
                 field="individual",
             )
         from equidp.individual.report import make_report

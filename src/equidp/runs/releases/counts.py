@@ -37,8 +37,8 @@ class CountsRelease(Release):
 
     counts_share: float = option(
         COUNTS_SHARE,
-        "Share of --epsilon to count the classes with, by noise, for --class-weight balanced and "
-        f"--threshold base-rate; default: {COUNTS_SHARE} where one of these is given, else none.",
+        "Share of --epsilon for noisy counts of the classes, which --class-weight balanced and --threshold "
+        f"base-rate use; default: {COUNTS_SHARE} if one of these is given, otherwise 0.",
     )
     balanced: bool = False
     base_rate_threshold: bool = False
