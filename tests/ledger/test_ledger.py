@@ -92,6 +92,7 @@ def test_every_step_is_on_disk_before_charge_returns(tmp_path, monkeypatch):
         ledger.charge("a", STEP, 51 - step)
         assert os.path.getsize(ledger.path) in synced
         assert dict(Ledger.read(ledger.path).entries())[STEP] >= step
+    assert dict(Ledger.read(ledger.path).entries())[STEP] == 50  # no block goes beyond the plan
     assert len(ledger.path.read_bytes().splitlines()) < 12  # far fewer lines than steps
 
 
@@ -100,16 +101,6 @@ def test_the_folder_is_synced_after_the_file_is_made(tmp_path, monkeypatch):
     monkeypatch.setattr(lines, "sync_folder", lambda folder: synced.append((folder, os.listdir(folder))))
     Ledger(tmp_path / "ledger").close()
     assert synced == [(tmp_path, ["ledger"])]
-
-
-@pytest.mark.soak
-@given(steps=st.integers(1, 60), ahead=st.integers(0, 60))
-def test_a_kill_never_counts_less_and_at_most_a_block_more(tmp_path_factory, steps, ahead):
-    path, ahead = tmp_path_factory.mktemp("kill") / "ledger", max(steps, ahead)
-    ledger = Ledger(path)
-    spend(ledger, steps, ahead=ahead)
-    forget(ledger)
-    assert steps <= counts(path)[STEP] <= min(ahead, 2 * steps)
 
 
 @pytest.mark.soak
@@ -150,14 +141,13 @@ def test_blocks_grow_until_they_last_half_a_second_and_shrink_again(tmp_path, mo
 # -------------------------------------------------------------------------- interrupted, full, forked, torn
 
 
-@pytest.mark.parametrize("room", [0, 30])
-def test_a_full_disk_while_settling(tmp_path, room):
+def test_a_full_disk_while_settling(tmp_path):
     """A release settles the block; the user goes on after there is space again."""
     path = tmp_path / "ledger"
     ledger, taken = within_a_block(path)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + room, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 30, hard))
     try:
         with raises_field(BudgetError, "path", "cannot be written"):
             ledger.charge("a", OTHER)
@@ -168,24 +158,6 @@ def test_a_full_disk_while_settling(tmp_path, room):
     assert counts(path)[STEP] >= taken
     with Ledger(path) as again:
         assert spend(again, 5) == 5
-
-
-@pytest.mark.parametrize("act", ["settle", "charge"])
-def test_ctrl_c_while_a_line_is_synced(tmp_path, monkeypatch, act):
-    path, sync = tmp_path / "ledger", os.fsync
-    ledger, taken = within_a_block(path)
-
-    def interrupted(file: int) -> None:
-        sync(file)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            ledger.settle() if act == "settle" else ledger.charge("a", OTHER)
-    assert spend(ledger, 20) == 0
-    ledger.close()
-    assert counts(path)[STEP] >= taken
 
 
 @pytest.mark.parametrize("act", ["settle", "charge"])
@@ -207,12 +179,20 @@ def test_ctrl_c_once_steps_are_given_back_takes_none_of_them(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("act", ["settle", "charge"])
-def test_after_a_failed_sync_nothing_more_is_spent_and_what_may_be_on_disk_counts(tmp_path, monkeypatch, act):
-    path = tmp_path / "ledger"
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "I/O error"), KeyboardInterrupt()], ids=repr)
+def test_after_a_failed_sync_nothing_more_is_spent_and_what_may_be_on_disk_counts(
+    tmp_path, monkeypatch, act, error
+):
+    path, sync = tmp_path / "ledger", os.fsync
     ledger, taken = within_a_block(path)
+
+    def fails(file: int) -> None:
+        sync(file)
+        raise error
+
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", lambda file: (_ for _ in ()).throw(OSError(errno.EIO, "I/O error")))
-        with raises_field(BudgetError, "path", "I/O error"):
+        patch.setattr(os, "fsync", fails)
+        with pytest.raises(KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else BudgetError):
             ledger.settle() if act == "settle" else ledger.charge("a", OTHER)
     assert spend(ledger, 20) == 0
     ledger.close()
@@ -280,7 +260,7 @@ def test_threads_charge_one_after_the_other(tmp_path):
     assert counts(ledger.path)[STEP] == 400
 
 
-@pytest.mark.parametrize("cut", range(1, 60, 7))
+@pytest.mark.parametrize("cut", [1, 22, 50])
 def test_a_torn_last_line_counts_as_a_block(tmp_path, cut):
     path = tmp_path / "ledger"
     ledger = Ledger(path)
@@ -333,15 +313,12 @@ def test_edits_before_the_end_are_refused(tmp_path_factory, data):
 # ------------------------------------------------------------------------------------------------ the file
 
 
-def test_a_second_process_is_refused(tmp_path):
+def test_opening_it_twice_is_refused(tmp_path):
     path = tmp_path / "ledger"
-    code = f"from equidp import Ledger; Ledger({str(path)!r})"
     with Ledger(path) as ledger:
         ledger.charge("a", STEP)
         with raises_field(BudgetError, "lock"):
             Ledger(path)
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        assert "in use by another process" in done.stderr
         assert Ledger.read(path).entries()  # reading is free
     Ledger(path).close()
 
@@ -354,15 +331,6 @@ def test_a_refused_opening_keeps_no_lock(tmp_path):
         Ledger(path, unit=ROWS)
     Ledger(path).close()
     assert kept.tb is not None
-
-
-def test_a_killed_process_leaves_no_lock(tmp_path):
-    path = tmp_path / "ledger"
-    if (child := os.fork()) == 0:
-        Ledger(path).charge("a", STEP)
-        os.kill(os.getpid(), signal.SIGKILL)
-    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
-    assert counts(path) == {STEP: 1}
 
 
 @pytest.mark.parametrize("change", ["replaced", "removed", "longer"])
