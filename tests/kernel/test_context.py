@@ -150,13 +150,6 @@ def changed(**rules: Any) -> Policy:
     return type("Rogue", (_Changes,), rules)()
 
 
-def test_each_example_has_the_context_of_its_own_group():
-    state = _Changes().init(Setting(2, 4.0, 1.0, 5))
-    factors, direction = example_context(_Changes(), state, torch.tensor([1, 0, 1]))
-    assert factors.tolist() == [2.0, 1.0, 2.0]
-    assert direction.shape == (3, 5)
-
-
 def test_a_context_cannot_change_the_state():
     def writes(self, state, group):
         state.direction.fill_(7.0)

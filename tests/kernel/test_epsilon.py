@@ -13,12 +13,11 @@ from scipy import stats
 from equidp.accounting import (
     ACCOUNTANTS,
     calibrate_noise,
-    check_delta,
     epsilon,
     epsilon_so_far,
     mechanism,
 )
-from equidp.errors import PrivacyWarning, SettingError
+from equidp.errors import SettingError
 from equidp.kernel.epsilon import epsilon as epsilon_of_one_run
 from equidp.kernel.event import Event
 from support.errors import raises_field
@@ -92,11 +91,6 @@ def test_no_noise_is_infinite_and_no_step_is_free():
     assert epsilon(((Event(0.1, 1.0), 10), (Event(0.1, 0.0), 1)), 1e-5, "rdp") == math.inf
     for accountant in ACCOUNTANTS:
         assert epsilon((), 1e-5, accountant) == epsilon(((Event(0.1, 1.0), 0),), 1e-5, accountant) == 0.0
-
-
-def test_a_delta_of_one_over_n_is_warned_of():
-    with pytest.warns(PrivacyWarning, match="not below 1/n"):
-        check_delta(1e-3, 1000)
 
 
 @pytest.mark.soak

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -12,7 +12,6 @@ import torch
 from scipy import stats
 
 from equidp.accounting.calibration import calibrate_noise
-from equidp.accounting.groups import GroupSettings
 from equidp.accounting.risk import Risk
 from equidp.errors import SettingError
 from equidp.kernel import step as step_module
@@ -24,7 +23,6 @@ from equidp.kernel.processes import Processes
 from equidp.kernel.sampling import PoissonSampler
 from equidp.kernel.step import PrivateStep
 from equidp.ledger.ledger import Ledger
-from equidp.ledger.renyi import renyi_epsilon
 from equidp.policies import DPSGD, SGD
 from equidp.runs.folder import number_columns
 from support.errors import raises_field
@@ -58,19 +56,6 @@ def test_what_a_step_costs_a_group(share, noise):
     else:
         assert cost == (0.1, pytest.approx(noise))
         assert event.drawn_rates == (0.1, 0.3)
-
-
-def test_a_step_without_noise_has_no_privacy_for_a_group_that_is_drawn():
-    event = Event(0.3, 0.0, shares=(Share("a", 0.0), Share("b", 0.3, 0.5)))
-    assert epsilon([(event, 1)], 1e-5) == math.inf
-    assert epsilon([(event, 1)], 1e-5, label=Label("", "a")) == 0
-
-
-def test_equal_groups_without_smaller_bounds_are_a_plain_step():
-    equal = GroupSettings(rates=dict.fromkeys("abc", 2.5))
-    assert equal.step_event(0.1, 1.0, 2.0, "abc") == Event(0.25, 1.0, 2.0)
-    lower = GroupSettings(rates=equal.rates, bound_shares={"c": 0.5})
-    assert lower.step_event(0.1, 1.0, None, "abc").shares[2] == Share("c", 0.25, 0.5, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -121,14 +106,6 @@ def test_labels_of_two_columns_are_not_the_same_by_having_one_name():
         assert round(epsilon(entries, 1e-5, "rdp", Label(event.column, name)), 2) == 4.34
 
 
-def test_two_runs_by_one_column_cost_each_label_its_own():
-    """Nobody is drawn at .02 in both."""
-    entries = [(by_column(SEX, 0.002, 0.02), 1000), (by_column(SEX.clone(), 0.02, 0.002), 1000)]
-    own = [epsilon(entries, 1e-5, "rdp", label) for label in entries[0][0].labels]
-    assert own == pytest.approx([epsilon(entries, 1e-5, "rdp")] * 2)
-    assert round(own[0], 2) == 4.34
-
-
 def test_labels_of_two_events_without_a_name_of_their_column_are_not_the_same():
     entries = [
         (Event(0.02, 1.0, shares=(Share("0", 0.002), Share("1", 0.02))), 1000),
@@ -146,17 +123,6 @@ def test_risk_is_the_largest_of_the_groups():
     whole = Risk.of([(CROSSING, 20)])
     assert whole.advantage == max(each.advantage for each in risks)
     assert whole.true_positive_rates[0] == max(each.true_positive_rates[0] for each in risks)
-
-
-@pytest.mark.parametrize("order", [4.0, 16.0])
-def test_a_ledger_adds_up_what_the_costliest_label_pays(order):
-    first = replace(CROSSING, column="sex")
-    later = Event(0.3, 2.0, shares=(Share("a", 0.3, 0.5), Share("b", 0.1)), column="sex")
-    found = renyi_epsilon([(first, 20), (later, 10)], order, 1e-5)
-    by_label = [
-        renyi_epsilon([(alone(first, name), 20), (alone(later, name), 10)], order, 1e-5) for name in "ab"
-    ]
-    assert found == pytest.approx(max(by_label), rel=1e-12)
 
 
 @pytest.mark.soak
@@ -196,25 +162,6 @@ def test_each_group_is_drawn_at_its_rate(randomness, largest):
         assert 1e-5 < stats.chi2.sf(statistic, 30) < 1 - 1e-5
         sizes = own.sum(axis=1)
         assert abs(sizes.var() / (30 * variance) - 1) < 4.5 * np.sqrt((2 + 1 / (30 * variance)) / steps)
-
-
-def test_groups_are_drawn_independently():
-    """No two examples, of one group or two, share more or fewer samples than by chance: 435 correlations
-    within 5.2 standard errors, a false alarm in 10^4."""
-    labels = torch.arange(30) % 2
-    found = taken(PoissonSampler(30, 0.4, 8000, SeededRandomness(2), labels=labels, rates=(0.4, 0.1)))
-    rates = np.where(labels.numpy(), 0.1, 0.4)
-    centred = (found - rates) / np.sqrt(rates * (1 - rates))
-    correlations = (centred.T @ centred / len(found))[np.triu_indices(30, 1)]
-    assert abs(correlations).max() < 5.2 / np.sqrt(len(found))
-
-
-def test_equal_rates_draw_the_same_samples_and_no_further_numbers():
-    labels, one_seed, same_seed = torch.arange(50) % 2, SeededRandomness(1), SeededRandomness(1)
-    ungrouped = PoissonSampler(50, 0.2, 70, one_seed)
-    grouped = PoissonSampler(50, 0.2, 70, same_seed, labels=labels, rates=(0.2, 0.2))
-    assert np.array_equal(taken(ungrouped), taken(grouped))
-    assert one_seed.words(1) == same_seed.words(1)
 
 
 def test_shards_of_one_seed_are_parts_of_one_sample():

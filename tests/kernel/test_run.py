@@ -101,18 +101,6 @@ def test_each_sample_moves_the_parameters_by_its_private_gradient_and_is_charged
     assert not run.step()
 
 
-@pytest.mark.soak
-def test_samples_are_drawn_at_the_rate_that_the_event_charges():
-    """A rate that is 2% larger would show: mean and variance of the sizes within 5 standard errors, false
-    alarm below 1e-5."""
-    run = make_run(steps=1000, load=(data := Data()), examples=1000)
-    assert take_all(run) == 1000
-    sizes = torch.tensor([float(len(sample)) for sample in data.samples])
-    variance = 1000 * RATE * (1 - RATE)
-    assert abs(sizes.mean() - 1000 * RATE) < 5 * (variance / 1000) ** 0.5
-    assert abs(sizes.var() - variance) < 5 * variance * (2 / 1000) ** 0.5
-
-
 @pytest.mark.parametrize("error", [OSError("cannot be read"), KeyboardInterrupt(), MemoryError()], ids=repr)
 def test_a_sample_that_fails_to_load_is_charged_and_the_run_goes_on(error):
     """The failure tells that some example was drawn; uncharged, it could be drawn again until it succeeds."""

@@ -274,18 +274,6 @@ def test_each_parameter_gets_noise_of_its_own_also_without_a_gradient():
     torch.testing.assert_close(torch.cat(means), expected.float())
 
 
-@pytest.mark.parametrize(
-    "gradient", [torch.full((4, 6), 0.125).t(), None], ids=["of a batch", "of an empty sample"]
-)
-def test_a_parameter_that_is_laid_out_otherwise_gets_its_noise(gradient):
-    mean = noisy_means([gradient], [torch.zeros(4, 6).t()])[0]
-    total = 0.0 if gradient is None else 0.125
-    noise = SeededRandomness(6).normal(24).reshape(6, 4)
-    torch.testing.assert_close(
-        mean, (on_grid(total + scaled(0.7) * noise, 0.7) / EXPECTED).float(), rtol=0, atol=0
-    )
-
-
 class Failing(NoNoise):
     def normal(self, count: int, device: torch.device | str = "cpu", deviation: float = 1.0) -> Tensor:
         raise OSError("no entropy")
