@@ -9,7 +9,6 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
 import equidp
-from equidp.accounting.calibration import calibrate_share
 from equidp.accounting.groups import numbers_by_group
 from equidp.errors import SettingError
 from equidp.kernel import epsilon as accounting
@@ -192,17 +191,6 @@ def test_a_risk_is_refused_where_rates_or_shares_follow_from_an_epsilon(given, f
         equidp.Plan(batch_size=50, **given).with_changes(risk=risk).resolve(1000, NAMES)
     with raises_field(SettingError, field):
         account(1000, batch_size=50, epochs=1, risk=risk, **given)
-
-
-@pytest.mark.soak
-def test_a_share_of_a_bound_is_at_least_a_sixteenth_and_all_of_it_where_that_costs_less():
-    step = Event(0.05, 1.0)
-    assert calibrate_share(50.0, 1e-5, step, 100, "scaling", "rdp") == 1.0
-    with raises_field(SettingError, "epsilon_by_group"):
-        calibrate_share(1e-3, 1e-5, step, 100, "scaling", "rdp")
-    release = ((Event(1.0, 10.0, name="counts"), 1),)
-    with raises_field(SettingError, "epsilon_by_group"):
-        calibrate_share(0.2, 1e-5, step, 100, "sampling", "rdp", release)
 
 
 @pytest.mark.soak

@@ -54,14 +54,6 @@ def test_epsilons_are_those_of_dp_accounting(rows, sigma, statistics):
     np.testing.assert_allclose(found, [by_hand(row, event) for row in rows], rtol=1e-12)
 
 
-@pytest.mark.parametrize("statistics", [None, 8.0])
-def test_the_worst_case_is_the_runs_epsilon(statistics):
-    event, grid = Event(0.05, 1.1, statistics), shares_on_grid(0.5)
-    counts = counted([[1.0] * 200] * 3, grid)
-    expected = epsilon([(event, 200)], DELTA, "rdp")
-    np.testing.assert_allclose(individual_epsilons(counts, grid, event, DELTA, "rdp"), expected, rtol=1e-12)
-
-
 @given(share=st.floats(0, 1), width=st.sampled_from([0.01, 0.003, 0.1, 1 / 3, 1.0]))
 @settings(max_examples=300)
 def test_shares_are_rounded_up_by_less_than_a_cell(share, width):
@@ -74,12 +66,6 @@ def test_shares_that_are_no_numbers_count_in_full():
     grid = shares_on_grid(0.01)
     cells = cells_of(np.array([math.nan, math.inf, 1.0 + 1e-6, -0.0]), grid)
     assert grid[cells].tolist() == [1.0, 1.0, 1.0, 0.0]
-
-
-def test_with_statistics_everyone_pays_for_their_row():
-    grid = shares_on_grid(0.5)
-    found = individual_epsilons(counted([[0.0] * 100], grid), grid, Event(0.1, 1.0, 5.0), DELTA, "rdp")
-    assert found[0] == pytest.approx(epsilon([(Event(0.1, 5.0), 100)], DELTA, "rdp"), rel=1e-12)
 
 
 def test_an_example_pays_by_the_rate_the_row_and_at_most_the_bound_of_its_label():

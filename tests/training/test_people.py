@@ -61,17 +61,6 @@ def test_people_are_what_is_counted_and_sampled():
     assert run.metrics(toy(50, seed=1))["count"].tolist() == [25, 25, 50]
 
 
-@pytest.mark.soak
-def test_each_person_has_an_account_of_their_own():
-    data = people()
-    trainer = make_trainer(data, batch_size=20, individual=equidp.Individual(1))
-    run = trainer.fit()
-    found = trainer.individual_report().sensitive_epsilons
-    assert len(found) == len(data)
-    assert found.max() <= run.epsilon() + 1e-9
-    assert found.min() < found.max()
-
-
 def test_a_model_that_mixes_rows_of_different_people_is_refused():
     class Mixing(nn.Module):
         def __init__(self) -> None:

@@ -148,15 +148,6 @@ def test_phases_of_noise_under_one_name_are_one_run():
     assert not run.facts.start.optimizer_state
 
 
-def test_noise_of_the_operating_system_is_the_default():
-    weights = []
-    for _ in range(2):
-        trainer = make_trainer()
-        trainer.fit()
-        weights.append(trainer.model.weight.detach())
-    assert not torch.equal(*weights)
-
-
 class FailsOn(nn.Module):
     """A layer that fails on a row of this number, on the way forward or back."""
 
