@@ -89,7 +89,7 @@ def bounded_rows(rows: Tensor, bound: float | Tensor) -> Tensor:
 
     Formal guarantee: adding or removing one row moves the exact sum of the result by at most that row's
     `bound` in L2 norm. It moves the computed sum (`summed_rows`) by at most bound * (1 + ROUNDING), if bounds
-    differ by a factor of at most 16. A row with an infinite or NaN entry becomes zero, and no rows sum to
+    differ by a factor of at most 16. A row with an infinite or NaN entry becomes zero. An empty batch sums to
     zero.
     """
     rows = to_double(rows)
@@ -180,7 +180,7 @@ def example_context(policy: Policy, state: Any, groups: Tensor) -> Context:
 
 
 def measured_terms(policy: Policy, measured: Measured) -> tuple[Tensor, Tensor | None]:
-    """Return the norms, [batch], and loss terms, [batch, terms], of measured examples; no terms: None.
+    """Return the norms, [batch], and loss terms, [batch, terms] or None, of measured examples.
 
     Formal guarantee: both are functions of the example (`engine.Measured`). If a term is not finite, the norm
     is infinite. Terms affect only the example's own row of statistics, which is bounded.

@@ -28,8 +28,8 @@ FINE = 1e-4
 """Width of the bins to which privacy losses are rounded up, for final values."""
 SURE_DELTA, TRANSFORM_LOSS = 1e-10, 1e-15
 """dp_accounting's Fourier transforms lose about `TRANSFORM_LOSS` of delta per step. If delta is below
-`SURE_DELTA`, or the loss is not small compared with delta, PLD would report too small an epsilon. Renyi's
-bound is used instead."""
+`SURE_DELTA`, or the loss is not small compared with delta, PLD may report too small an epsilon, so Renyi's
+bound is used."""
 WIDEST = 1e-5
 """Bin width divided by epsilon, for an epsilon in the hundreds; narrower bins would fill the memory."""
 
@@ -96,7 +96,7 @@ def mechanism(entries: Entries, label: Label | None = None) -> dp_accounting.DpE
 
 
 def count_costs(entries: Entries, label: Label | None = None) -> Counter[Cost]:
-    """Return how often an example of a label pays each cost, in order, without costs of nothing."""
+    """Return how often an example of a label pays each cost, in order, without events that cost nothing."""
     counts: Counter[Cost] = Counter()
     for event, count in entries:
         if count and (cost := event.cost(label)).rate:

@@ -1,7 +1,8 @@
 """Sources of randomness: the operating system for models to release, a seed for research.
 
-Both the Poisson sample and the noise are part of the privacy guarantee, so both are drawn here. Anyone who
-knows the seed undoes the guarantee. Use seeded runs to compare methods, never for a model that you release.
+Both the Poisson sample and the noise are part of the privacy guarantee, so both are drawn here. The guarantee
+does not hold against anyone who knows the seed. Use seeded runs to compare methods, never for a model that
+you release.
 
 Floating point: a computer reaches only some values of the normal distribution, and a noisy sum can reveal the
 exact sum (Mironov, CCS 2012). Draws are therefore finer towards both tails, where values are further apart.
@@ -143,7 +144,7 @@ def _start_worker(number: int) -> None:
 
 
 class SystemRandomness(Randomness):
-    """Cryptographic draws with keys from the operating system: for models that are released.
+    """Cryptographic draws with keys from the operating system, for models to release.
 
     Guarantee: a few words come directly from os.urandom. Many words are a keystream under a key from
     os.urandom that is used for this call only. The cipher is AES-256 in counter mode on the CPU. It is

@@ -1,4 +1,4 @@
-"""Gaussian noise, added to sums in float64 and rounded to a grid, so that low-order bits reveal nothing."""
+"""Add Gaussian noise in float64 and round to a grid, so that sums reveal no more than the noise allows."""
 
 from __future__ import annotations
 

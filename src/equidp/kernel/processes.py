@@ -10,9 +10,9 @@ the plan, pays before any process draws, and adds the noise once. All processes 
 | the first process cannot pay, or is stopped | no process draws; ProcessError in the others |
 | a process fails | its launcher, such as torchrun, ends the others; the step stays charged |
 
-Processes exchange sums without noise, in messages whose length is the same in every step. Several processes
-trust what one process trusts. They also trust torch.distributed, the network between them, and a dataset that
-gives the same example at the same index in all of them.
+Processes exchange sums without noise, in messages whose length is the same in every step. In addition to what
+one process trusts, they trust torch.distributed, the network between them, and a dataset that gives the same
+example at the same index in all of them.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class PoissonSampler:
         rates: probability of each label, in [0, `sample_rate`], with labels.
 
     Yields:
-        Sorted indices of this process' part of the sample, [batch] int64. The size is itself private.
+        Sorted indices of this process's part of the sample, [batch] int64. The size is private.
 
     Raises:
         SettingError: a number is outside its range, a label has no rate, or there are more processes than

@@ -27,8 +27,8 @@ Cost = tuple[float, float]
 """Sample rate and noise multiplier of an event, to an example of one label; noise 0: no privacy."""
 SURE_DELTA, TRANSFORM_LOSS = 1e-10, 1e-15
 """dp_accounting's Fourier transforms lose about `TRANSFORM_LOSS` of delta per step. If delta is below
-`SURE_DELTA`, or the loss is not small compared with delta, privacy losses would report too small an epsilon.
-Renyi's bound is used instead."""
+`SURE_DELTA`, or the loss is not small compared with delta, privacy losses may report too small an epsilon, so
+Renyi's bound is used."""
 
 
 def read_entries(folder: str | Path) -> tuple[list[Entry], float]:
