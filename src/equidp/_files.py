@@ -176,7 +176,7 @@ def command_line(*words: object) -> str:
 
 
 def _plain_file(path: Name) -> Path:
-    """Return the file that a name stands for, behind links; raise SettingError for what is no plain file."""
+    """Return the file behind a name and its links; raise SettingError unless it is a plain file."""
     file = Path(os.path.realpath(path))
     if os.path.isdir(file):
         raise SettingError(f"{os.fspath(path)!r} is a folder; expected the name of a file.", field="path")

@@ -60,11 +60,11 @@ def read_part(kind: type[_Part], content: Mapping[str, Any], place: str = "") ->
 
     Args:
         kind: the dataclass. The types of its fields say how each is read.
-        content: as TOML and JSON hold it. A text stands for a list of one.
+        content: values as in TOML and JSON. A text means a list of one.
         place: its place, such as "[column.lab]".
 
     Raises:
-        SettingError: an unknown field, a value of another type, or one that the dataclass refuses.
+        SettingError: a field is unknown, a value has another type, or the dataclass rejects it.
     """
     kinds = get_type_hints(kind)
     check_fields(content, {each.name for each in fields(kind)}, place)  # type: ignore[arg-type]

@@ -56,7 +56,7 @@ def values_digest(model: nn.Module) -> str:
 
 
 def _state_bytes(model: nn.Module) -> Iterator[tuple[str, bytes]]:
-    """Yield the names and values in the model's state; no values for what is no tensor."""
+    """Yield the names and values in the model's state; entries that are not tensors have no values."""
     for name, value in model.state_dict().items():
         parts = _dense_parts(value) if isinstance(value, Tensor) else ()
         yield name, b"".join(map(_bytes_of, parts))

@@ -121,7 +121,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _to_float(value: Any) -> float:
-    """Number as a float, infinite beyond their range, or NaN for what is not a number."""
+    """Number as a float, infinite beyond the range of floats, or NaN for anything else."""
     try:
         return float(value) if _is_number(value) else math.nan
     except OverflowError:

@@ -1,8 +1,8 @@
 """Digests of user-defined code: policies, losses, models and sources that stored results depend on.
 
-Code counts by its source: the functions and classes that an object is made of, and each user-defined module
-that they lie in or import. Values count too: attributes, arguments of a partial, what a closure holds, and
-globals that a function names. Installed packages and equidp count by name. A key holds their versions.
+Code counts by its source: the functions and classes of an object, and each user-defined module that contains
+them or that they import. Values count too: attributes, arguments of a partial, values in a closure, and
+globals that a function names. Installed packages and equidp count by name, and a key has their versions.
 
 Code without source has no digest, and its results are not kept. Examples are code that was typed into a plain
 interpreter, made by `exec`, or imported from a file that changed since. Notebook cells have a source.

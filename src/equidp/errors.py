@@ -172,7 +172,7 @@ class TrainingWarning(UserWarning):
 
 
 class CacheWarning(UserWarning):
-    """A stored result is damaged and is made again, or a result cannot be kept; results stay the same.
+    """A stored result is damaged and is computed again, or a result cannot be stored. Results stay the same.
 
     >>> import warnings
     >>> warnings.simplefilter("error", CacheWarning)  # to stop instead

@@ -18,7 +18,7 @@ from equidp.kernel.engine import LossFunction
 
 
 def output_tensors(outputs: Any) -> list[Tensor]:
-    """Return all tensors of a model's outputs, in their order; what is no tensor is left out.
+    """Return all tensors of a model's outputs, in their order, without other values.
 
     >>> len(output_tensors({"classes": torch.zeros(2, 3), "boxes": (torch.zeros(2, 4), None)}))
     2
@@ -71,7 +71,7 @@ class Loss:
     Attributes:
         base: (outputs, targets [batch]) -> losses [batch].
         class_weights: factor of each class, [classes]. None: all count alike.
-        row_weights: whether targets carry a weight of their own (`equidp.data.targets.with_weights`).
+        row_weights: whether targets carry their own weights (`equidp.data.targets.with_weights`).
         several_rows: whether an example has several rows, whose targets carry weights.
         dtype: type of the targets that `base` reads, if targets carry weights.
 

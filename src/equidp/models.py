@@ -127,7 +127,7 @@ class _Residual(nn.Module):
 
 
 def resnet20(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """ResNet-20 for small images (He et al. 2016) with GroupNorm in place of BatchNorm (Yu et al. 2023).
+    """ResNet-20 for small images (He et al. 2016) with GroupNorm instead of BatchNorm (Yu et al. 2023).
 
     272,282 parameters on CIFAR-10. Shortcuts that change the number of maps are 1x1 convolutions.
     """

@@ -70,7 +70,7 @@ class GroupSettings:
             budgets, for the given rates; without budgets, from the run's epsilon for all groups.
 
     Raises:
-        SettingError: a number outside its range, an unknown name, or what follows given too.
+        SettingError: a number is outside its range, a name is unknown, or a value that follows is also given.
     """
 
     rates: Mapping[str, float] = field(default_factory=dict)
@@ -160,7 +160,7 @@ class GroupSettings:
         spent: EventCounts = (),
         group_names: Sequence[str] = (),
     ) -> tuple[GroupSettings, Event]:
-        """Return the settings, with rates or shares in place of budgets, and the event of a step.
+        """Return the settings, with rates or shares instead of budgets, and the event of a step.
 
         Args:
             schedule: sample rate q, that rates are multiples of, and number of steps T.

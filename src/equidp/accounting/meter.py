@@ -1,4 +1,4 @@
-"""Epsilon while a run goes on, and a warning of a delta that is too large."""
+"""Epsilon during a run, and a warning about a delta that is too large."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from equidp.kernel.event import Entries, Event, EventCounts
 
 _RARE, _MOST_NUMBERS = 1e-25, 100
 _LARGEST = 1e8
-"""Epsilon, as if all rows were always drawn, from which on no bins are tried."""
+"""Epsilon, as if all rows were always drawn, above which no bins are tried."""
 
 
 def epsilon(entries: Entries, delta: float, accountant: str = "pld", rows: int = 1) -> float:

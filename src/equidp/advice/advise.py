@@ -28,7 +28,7 @@ from equidp.training.plan import Plan
 DEFAULT_EPSILON = 3.0
 """Epsilon of advice and of comparisons that no privacy is given for."""
 SHARED = ("delta", "loss", "class_weight", "noise_multiplier")
-"""Options of a plan that say what is trained for and how privately. No advice is on them."""
+"""Options of a plan that define the training goal and the privacy. There is no advice on them."""
 
 _SCATTERING = "scattering"
 _SMALLEST_BATCH, _LARGEST_BATCH = 512, 8192
@@ -50,7 +50,7 @@ class Data(NamedTuple):
     Attributes:
         examples: their number.
         numbers: True for one tensor of floating-point numbers.
-        features: scattering features of an example, or 0 for what is no image, or too small.
+        features: number of scattering features of an example, or 0 if it is not an image or too small.
         cut: whether the columns of a table are cut into intervals.
         unit: name of features of norm 1, or None for other inputs.
     """

@@ -92,7 +92,7 @@ def choose_plan(
         level: epsilon or risk of the runs, by name; the strictest of several.
 
     Raises:
-        SettingError: published settings of data that has none; too few examples for the target.
+        SettingError: the data has no published settings, or there are too few examples for the target.
 
     Example:
         >>> from equidp.data import open_source

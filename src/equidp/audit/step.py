@@ -153,7 +153,7 @@ def audit_step(
 
 
 def _resolve_plan(plan: Plan, method: MethodLike, train: GroupedDataset) -> ResolvedPlan:
-    """Resolve the plan for a method, or refuse what an audit cannot look at."""
+    """Resolve the plan for a method, or reject what cannot be audited."""
     if plan.class_weight is not None:
         raise SettingError("an audit trains without class weights; leave them out.", field="class_weight")
     plan.image_views.refuse("an audit needs")

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import torch
 
 PATIENCE = 30.0
-"""Seconds that a process which failed waits for the first to say what is wrong: torchrun ends all as soon as
-one has ended."""
+"""Seconds that a failed process waits for the first to report the error, because torchrun ends all processes
+as soon as one has ended."""
 _MEMORY = (
     ("MALLOC_MMAP_THRESHOLD_", -3, (2**31 - 1, 2**25)),  # older versions refuse more than 32 MiB
     ("MALLOC_TRIM_THRESHOLD_", -1, (2**31 - 1,)),

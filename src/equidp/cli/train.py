@@ -143,7 +143,7 @@ class _LinesInLog(Callback):
 
 
 def _stopped_sentence(folder: Path, session: Session | None) -> str:
-    """Sentence on what a run that was stopped has spent, and how to go on."""
+    """Sentence on what a stopped run has spent, and how to continue."""
     if session is None or RunFolder(folder).has_begun:
         return f"stopped. {RunFolder(folder).how_to_continue()}"
     config = session.config

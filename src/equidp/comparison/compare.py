@@ -85,7 +85,7 @@ class PreparedComparison:
     """Cells of a comparison. One of each kind was built.
 
     Attributes:
-        asked: what is compared.
+        asked: comparison plan.
         source: source of the data.
         data: the split of the first seed.
         choice: plans that the runs train by.
@@ -451,11 +451,11 @@ def settings_of_runs(
     used: Mapping[str, float] | None = None,
     chosen: Mapping[Kind, Mapping[str, Any]] | None = None,
 ) -> tuple[SettingRow, ...]:
-    """Return every setting of the runs with its value and its origin, as they were asked for.
+    """Return every requested setting of the runs with its value and its origin.
 
     Args:
         prepared: cells.
-        used: reference -> the learning rate that was found best, which has a row of its own.
+        used: reference -> the best learning rate, which has its own row.
         chosen: kind of run -> settings that tuning chose.
     """
     asked, choice, runs = prepared.asked, prepared.choice, []

@@ -38,7 +38,7 @@ DEFAULT_METHODS = ("sgd", "dpsgd", "dpsgd-f", "global-adapt", AUTO)
 RATES = (1.0, 0.1, 0.3, 3.0, 10.0)
 """Multiples of a plan's learning rate that plain SGD, the reference, is tried at on the first seed."""
 PROTECTION, EQUAL, BY_GROUP = "protection", "equal", "by group"
-"""Name and values of the setting that tells runs with equal groups from those by group."""
+"""Name and values of the setting that distinguishes runs with equal groups from runs by group."""
 _NOT_SWEPT = {
     **dict.fromkeys(("epsilon", "risk"), "give several to epsilon (--epsilon 1,3)"),
     **dict.fromkeys(("seed", "method"), "give several to seeds and methods"),
@@ -242,7 +242,7 @@ def choose_plans(
     user's plan, "auto" has its own recommended settings. They fit the smallest of several epsilons.
 
     Args:
-        asked: what is compared.
+        asked: comparison plan.
         source: source of the data.
         train: training part of the smallest split, whose examples hold a batch of every seed.
         seed: seed of that split.
@@ -250,7 +250,7 @@ def choose_plans(
             follows.
 
     Raises:
-        SettingError: published settings of data that has none.
+        SettingError: the data has no published settings.
     """
     options, automatic = dict(asked.options), None
     level: dict[str, Any] = {"epsilon": min(asked.target_epsilons, default=DEFAULT_EPSILON)}
@@ -285,7 +285,7 @@ def private_variants(
     """Return every private method at every epsilon and change that it has, and "auto" at every epsilon.
 
     Args:
-        asked: what is compared.
+        asked: comparison plan.
         choice: plans.
         source: source of the data, without features or binning that advice chooses.
         num_examples: number of examples for which "auto" without a target uses the epsilon of DP-SGD.
@@ -341,7 +341,7 @@ def with_equal_groups(variants: Sequence[Variant]) -> list[Variant]:
 
 
 def _with_releases(variant: Variant, asked: ComparisonPlan) -> Variant:
-    """Return a private variant with the private preprocessing and counts of classes that are asked for."""
+    """Return a private variant with the requested private preprocessing and class counts."""
     source, delta = variant.source, variant.plan.delta
     assert delta is not None
     check_balanced(asked.balanced, variant.plan.for_method(variant.method).class_weight)
@@ -369,7 +369,7 @@ def reference_variants(
     The reference of the plan's own model has the setting "". The reference of another has what differs.
 
     Args:
-        asked: what is compared.
+        asked: comparison plan.
         choice: plans.
         source: source of the data, without features or binning that advice chooses.
         private: variants.

@@ -45,7 +45,7 @@ class Setup:
         most_frequent_class: the class of most test examples, and its share of them.
         notes: sentences on how the data was prepared, above all what epsilon does not cover.
         plan: plan of the reference, worked out for the split of the first seed.
-        settings: settings of the runs, as they were asked for, with their origins.
+        settings: requested settings of the runs, with their origins.
         methods: their names, the reference first.
         seeds: one run of each method and setting per seed.
         versions: versions of the packages that the results depend on.
@@ -54,7 +54,7 @@ class Setup:
         swept: settings of which several values were compared -> those values; columns of the results.
         positive: name of the positive class, or "" unless there are two.
         against: the method that others are compared with seed by seed, or "" for none.
-        auto_takes: method that "auto" was compared as. "": it was not, or has a row of its own.
+        auto_takes: method that "auto" was compared as. "": it was not, or has its own row.
     """
 
     data: str
@@ -293,5 +293,5 @@ class Comparison:
 
 
 def _pages() -> Any:
-    """The module of sentences, tables and pages, which stands above this one."""
+    """The module of sentences, tables and pages, which imports this one."""
     return import_module("equidp.report.comparison")

@@ -96,7 +96,7 @@ def drawn_settings(
 
     Args:
         method: method whose settings are drawn.
-        plan: for this method; multiples are of its values.
+        plan: plan of this method, whose values are multiplied.
         draws: number of settings.
         fixed: names of settings that keep their values.
         num_train: number of examples to train on, the largest batch.
@@ -183,7 +183,7 @@ def tune(asked: ComparisonPlan, variants: Sequence[Variant], train: Train) -> Tu
     tried.
 
     Args:
-        asked: what is compared.
+        asked: comparison plan.
         variants: variants to tune, the references first.
         train: trains cells.
 

@@ -457,7 +457,7 @@ def _not_finite(values: Tensor) -> int:
 
 
 def _number_of_examples(inputs: Inputs) -> int:
-    """Number of examples in the inputs; refuses inputs whose tensors differ in it."""
+    """Number of examples in the inputs; rejects tensors of different lengths."""
     every = tensors(inputs)
     if not every or not all(isinstance(each, Tensor) and each.dim() for each in every):
         raise DataError(

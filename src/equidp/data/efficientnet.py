@@ -49,7 +49,7 @@ def prepare_images(images: Tensor, side: int, pixel_range: tuple[float, float] |
         pixel_range: lowest and highest value of pixels.
 
     Raises:
-        DataError: inputs that are no images, with too few pixels or other channels, or without a range.
+        DataError: inputs are not images, have too few pixels or other channels, or have no range.
     """
     shape = tuple(images.shape[1:])
     if len(shape) != 3 or min(shape[1:]) < SMALLEST or shape[0] not in (1, 3):

@@ -1,4 +1,4 @@
-"""Fixed features of examples, in place of a source's inputs: nothing is learned, so they cost no privacy."""
+"""Fixed features of examples instead of a source's inputs: nothing is learned, so they cost no privacy."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class WithFeatures:
 
         Raises:
             DataError: inputs that the transform does not accept.
-            SettingError: a transform of your own that is not per example.
+            SettingError: your own transform does not work per example.
         """
         source: Any = self.source.source if isinstance(self.source, OwnSource) else self.source
         if hasattr(source, "choose_examples"):  # a seed only chooses examples: computed once for all seeds
@@ -220,7 +220,7 @@ def _cached_features(source: WithFeatures, inputs: Tensor) -> Tensor:
 
 
 def _probe(label: str, compute: Callable[[Tensor], Array], inputs: Tensor) -> Array:
-    """Return features of a few made-up rows; refuse features that depend on other rows, or on chance."""
+    """Return features of a few made-up rows; reject features that depend on other rows, or on chance."""
     rows = torch.zeros((4, *inputs.shape[1:]), dtype=inputs.dtype)
     if inputs.is_floating_point():
         rows = torch.rand(rows.shape, generator=torch.Generator().manual_seed(0)).to(inputs.dtype)

@@ -55,7 +55,7 @@ class OwnSource:
 
     @property
     def published(self) -> Mapping[str, Any]:
-        """Settings that the source is published with, as `equidp.default_plan` takes them; {} without any."""
+        """Published settings of the source, as `equidp.default_plan` accepts them; {} if there are none."""
         settings: Mapping[str, Any] = getattr(self.source, "published", {})
         return settings
 

@@ -224,7 +224,7 @@ def add_binning(source: DataSource, binning: str | None) -> DataSource:
 
 
 def with_binning(source: DataSource, binning: str | None) -> DataSource:
-    """Return a source with this binning in place of its own.
+    """Return a source with this binning instead of its own.
 
     Raises:
         SettingError: an unknown binning, or a source without columns to encode.

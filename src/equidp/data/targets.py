@@ -38,7 +38,8 @@ def weights_of_classes(given: Mapping[str, float], class_names: tuple[str, ...])
     weight 1 and the others less. Classes that are not named have weight 1 before this division.
 
     Raises:
-        SettingError: a name that is no class, a weight outside [0, `MOST_WEIGHT`], or no class above zero.
+        SettingError: a name is not a class, a weight is outside [0, `MOST_WEIGHT`], or no weight is above
+            zero.
 
     >>> weights_of_classes({"yes": 8}, ("no", "yes"))
     tensor([0.1250, 1.0000])

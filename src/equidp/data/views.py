@@ -55,7 +55,7 @@ AUGMENTATIONS: dict[str, tuple[Callable[[Tensor, torch.Generator], Tensor], ...]
     "shift": (_shift_images,),
     "flip-shift": (_flip_images, _shift_images),
 }
-"""Name -> what is done to images [n, channels, height, width], in order. Nothing is read off data."""
+"""Name -> operations on images [n, channels, height, width], in order. Nothing depends on data."""
 
 
 @final

@@ -28,7 +28,7 @@ class BatchRisk:
         magnitude: R_mag = eta <g_a, g_B - r g_B> + eta^2/2 (r^2 - 1) g_B' H_a g_B.
         direction_alternative: R_dir* = eta <g_a, g_B - c_B/r> + eta^2/2 (c_B' H_a c_B/r^2 - g_B' H_a g_B).
         magnitude_alternative: R_mag* = eta <g_a, c_B / r - c_B> + eta^2/2 (1 - 1/r^2) c_B' H_a c_B.
-        clipping_published: R_clip with <g_a, g_D> in place of <g_a, g_B>; equal in expectation.
+        clipping_published: R_clip with <g_a, g_D> instead of <g_a, g_B>; equal in expectation.
         nonprivate: -eta <g_a, g_D> + eta^2/2 g_B' H_a g_B, the change of loss in a step without privacy.
         direction_first_order: eta <g_a, r g_B - c_B> = eta |g_a| |c_B| (cos t_a - cos c_a).
     """

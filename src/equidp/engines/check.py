@@ -43,7 +43,7 @@ from equidp.kernel.policy import Policy
 from equidp.losses import Loss, map_outputs, output_tensors
 
 _MADE_UP, ROWS_ALONE = 40, 8
-"""Made-up rows, and rows of which each has a backward pass of its own."""
+"""Number of made-up rows, and of rows that each have their own backward pass."""
 _FINE = 1e-3, 1e-5
 """Largest error of an example's loss and norm, and of a parameter's share of a sum: relative to its own size,
 and relative to the largest norm."""
@@ -255,7 +255,7 @@ def _wrong_gradients(
 ) -> Tensor:
     """Mask of parameters whose weighted sum is wrong, and of examples whose norm is, [parameters + batch].
 
-    It refuses a model or loss that mixes examples.
+    It rejects a model or loss that mixes examples.
     """
     device = device_of(model)
     tolerance, rounding = _tolerances(device)
@@ -592,7 +592,7 @@ def _rows_to_try(
 
 
 def outputs_of(model: nn.Module, inputs: Inputs) -> Any:
-    """Return outputs, [batch, ...]. A model that fails, or gives anything else, is refused in words."""
+    """Return outputs, [batch, ...], or reject a model that fails or returns anything else, with a reason."""
     try:
         outputs = call_model(model, inputs)
     except EquidpError:  # has a reason of its own
@@ -617,7 +617,7 @@ def outputs_of(model: nn.Module, inputs: Inputs) -> Any:
 
 
 def losses_of(loss: LossFunction, outputs: Any, targets: Inputs) -> Tensor:
-    """Return the losses, [batch]. A loss that fails, or gives anything else, is refused in words."""
+    """Return the losses, [batch], or reject a loss that fails or returns anything else, with a reason."""
     try:
         losses = loss(outputs, targets)
     except EquidpError:  # has a reason of its own
@@ -651,7 +651,7 @@ def losses_of(loss: LossFunction, outputs: Any, targets: Inputs) -> Tensor:
 
 
 def _dtype_that_works(loss: LossFunction, outputs: Any, targets: Any) -> torch.dtype | None:
-    """A type of targets, other than theirs, of which the loss can be taken. None: there is none."""
+    """Another type of targets for which the loss can be computed. None: there is none."""
     for dtype in (torch.int64, outputs.dtype) if isinstance(outputs, Tensor) else ():
         with suppress(Exception):
             if isinstance(targets, Tensor) and dtype != targets.dtype:

@@ -22,7 +22,7 @@ from equidp.kernel.inputs import Inputs, count_in, taken, tensors
 from equidp.losses import as_plain
 
 _CHUNK_NUMBERS = 2**26
-"""Gradient entries held at a time: a quarter of a gibibyte in float32."""
+"""Number of gradient entries in memory at a time: a quarter of a gibibyte in float32."""
 
 
 Objective = Callable[[LossOfExample, dict[str, Tensor], Context], tuple[Tensor, Tensor]]

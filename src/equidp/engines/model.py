@@ -101,7 +101,7 @@ def outputs_in(result: Any) -> Any:
     """Return what the loss gets of a model's result: the `logits` of a mapping that has them; else all.
 
     Raises:
-        ModelError: there is no tensor in it.
+        ModelError: it contains no tensor.
 
     >>> outputs_in({"logits": Tensor([1.0]), "hidden_states": None})
     tensor([1.])
@@ -178,7 +178,7 @@ def replaced(values: Sequence[tuple[dict[str, Any], str, Any]]) -> Iterator[None
 
 
 def set_training_mode(model: nn.Module) -> None:
-    """Set the model to training mode, but for BatchNorm in evaluation mode, which stays frozen.
+    """Set the model to training mode, except BatchNorm in evaluation mode, which stays frozen.
 
     >>> model = nn.Sequential(nn.BatchNorm1d(2).eval(), nn.Dropout())
     >>> set_training_mode(model)

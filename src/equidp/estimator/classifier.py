@@ -202,7 +202,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _trainer(self, X: Any, y: Any, features: Any, sample_weight: Any, people: Any) -> Trainer:
-        """Return the Trainer of a fit, checked and ready. Nothing is spent yet. Features are of groups."""
+        """Return the Trainer of a fit, checked and ready. Nothing is spent yet. `features` are the groups."""
         check_order(X=X, y=y, sensitive_features=features, sample_weight=sample_weight, people=people)
         check_numbers(X)
         X, y = validate_data(self, X, y, dtype=[np.float64, np.float32])
@@ -367,7 +367,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def plan_of(estimator: PrivateClassifier, num_examples: int) -> Plan:
-    """Return the plan of an estimator's arguments for n examples, but for weights of classes."""
+    """Return the plan of an estimator's arguments for n examples, except class weights."""
     settings = estimator.method_settings or {}
     if not isinstance(settings, Mapping):
         raise SettingError(

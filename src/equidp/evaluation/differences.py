@@ -113,7 +113,7 @@ def _paired_test(difference: pd.Series) -> float:
 
 
 def holm(p: Floats) -> Floats:
-    """Return p values corrected for the number of tests (Holm, 1979); NaN is no test.
+    """Return p values corrected for the number of tests (Holm, 1979). NaN does not count as a test.
 
     >>> holm(np.array([0.01, 0.04, np.nan, 0.03])).round(3).tolist()
     [0.03, 0.06, nan, 0.06]

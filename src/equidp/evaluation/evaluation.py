@@ -85,7 +85,8 @@ class Evaluation:
         all_gaps: parity and odds differences by grouping (`fairness_gaps`).
         blind_spots: facts that the metric hides, or None without examples.
         positive: the name of the positive class, or "" unless there are two classes.
-        threshold: predicted risk from which on it is predicted. None: the most probable class is.
+        threshold: predicted probability from which it is predicted. None: the most probable class is
+            predicted.
         people: number of people behind the examples. None: each is a different person.
         small: groups and classes of few people.
         rest: the same without their examples. None: there are none.

@@ -76,7 +76,7 @@ class Part:
         grouping: name of the grouping; "" of all.
         group: name of its group, or "all".
         members: their examples, [n].
-        model, base: predictions of either. None: there is no baseline.
+        model, base: predictions of model and baseline. None: there is no baseline.
     """
 
     grouping: str

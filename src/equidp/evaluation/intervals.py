@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LEVEL = 0.95
-"""Level of intervals, unless another one is asked for."""
+"""Default level of intervals."""
 
 Floats = npt.NDArray[np.float64]
 Interval = tuple[float, float, float]

@@ -364,5 +364,5 @@ _TABLE = (
     Metric("calibration", _calibration, False, _SHARE, _TWO, _calibration_ends),
 )
 METRICS = {metric.name: metric for metric in _TABLE}
-"""Name -> metric. Accuracies, recall and precision are of the predicted classes, and so of the threshold.
-Calibration is how far the mean predicted risk lies from the share of positives."""
+"""Name -> metric. Accuracies, recall and precision use the predicted classes, and so depend on the threshold.
+Calibration is the distance between the mean predicted probability and the share of positives."""

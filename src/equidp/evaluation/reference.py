@@ -1,4 +1,4 @@
-"""Models without privacy on the rows of a split: what a private model may be held against."""
+"""Non-private models on the rows of a split, to compare a private model with."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ with require_extra("tables"):
 MOST_TREES = 1000
 TREES_WITHOUT_STOPPING = 100
 FEWEST_TO_STOP_BY = 20
-"""Examples of the rarest class from which on a tenth of all is held out to stop by."""
+"""Number of examples of the rarest class from which a tenth of all is held out for stopping."""
 
 
 def reference(

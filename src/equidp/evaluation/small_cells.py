@@ -172,7 +172,7 @@ def few_people_groups(test: GroupedDataset) -> set[str]:
 
 
 def people_of(test: GroupedDataset) -> Codes:
-    """Return whose each example is, [n]. Each is of another person unless the test set says it."""
+    """Return the person of each example, [n]. Each is a different person unless the test set has people."""
     people: Codes = np.arange(len(test)) if test.people is None else test.people.numpy()
     return people
 

@@ -157,7 +157,7 @@ class Accounts:
 
     @property
     def guaranteed(self) -> bool:
-        """True if no share is understated: norms are exact, or gradients are limited to what is counted."""
+        """True if no share is understated: norms are exact, or gradients limited to the counted shares."""
         return self.settings.clipping or (self._exact and self._repeats and not self._augmented)
 
     def sensitive_state_dict(self) -> dict[str, npt.NDArray[Any]]:
@@ -193,7 +193,7 @@ class Accounts:
             self._taken_at = -1
 
     def _take_norms(self) -> None:
-        """Take the norms of all examples, which hold from the next step on, and begin to count anew."""
+        """Compute the norms of all examples, which apply from the next step on, and restart the counts."""
         self.settle()
         device = self.step.parameters[0].device
         if self._taken_at < 0 and self.step.processes.first:

@@ -123,7 +123,7 @@ class _Window(NamedTuple):
         deltas: deltas at equidistant epsilons, from the mean loss - half to the mean loss + half, [n,
             points].
         centres: mean losses, [n].
-        slack: how far the true delta may lie above, [n].
+        slack: how far the true delta may be above, [n].
         half: half the window's width.
     """
 
@@ -153,7 +153,7 @@ class _Window(NamedTuple):
 def _windows(
     counts: npt.NDArray[np.uint32], means: Floats, sample_rate: float | Floats, removing: bool, delta: float
 ) -> Iterator[tuple[Integers, _Window]]:
-    """Yield indices of histories, each of them once, and a window that holds all but a share of delta.
+    """Yield indices of histories, each once, and a window that contains all but a share of delta.
 
     Leaves out histories without a loss, and those with a mechanism of almost no noise.
     """

@@ -1,4 +1,4 @@
-"""PrivateTrainer: the Trainer of `transformers` with private steps of equidp in place of its own.
+"""PrivateTrainer: the Trainer of `transformers` with private steps of equidp instead of its own.
 
 Arguments, callbacks, evaluation, checkpoints and uploads work as in the base class. It replaces what the
 guarantee depends on: sampling, the step, logs about the training data, and the spending of a resumed run.
@@ -464,7 +464,7 @@ def groups_of(rows: list[Any], column: str) -> list[int]:
 
 
 def checked_task_loss(model: nn.Module, collate: RowCollator, row: Any) -> LossFunction:
-    """Return `task_loss`, held to the loss that the model itself gives a row.
+    """Return `task_loss`, checked against the loss that the model itself returns for a row.
 
     Raises:
         DataError: the row cannot be collated.
@@ -555,7 +555,7 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "world_size": ((1,), "one process on one device trains; several: torchrun with equidp.Trainer"),
     "n_gpu": ((0, 1), "one process on one device trains: set CUDA_VISIBLE_DEVICES"),
 }
-"""Argument -> values that private steps carry out, and the reason why others are refused."""
+"""Argument -> values that private steps support, and the reason why others are rejected."""
 
 
 def check_arguments(args: Any) -> None:
@@ -578,7 +578,7 @@ def warn_of_no_lesson(moved: bool, finite: bool, losses: list[float]) -> None:
     """Warn of a training after which weights are as before, not finite, or no better on the evaluation data.
 
     Args:
-        moved, finite: whether the weights are others than before, and finite.
+        moved, finite: whether the weights have changed, and are finite.
         losses: losses of the evaluations, in order.
     """
     if not finite:

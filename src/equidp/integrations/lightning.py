@@ -68,7 +68,7 @@ class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignor
         seed, augment, examples: see `equidp.Trainer`.
         ledger: ledger of the steps. None: the file `_ledger` in the Trainer's `default_root_dir`.
         device: device for training. None: the Trainer's accelerator.
-        options: fields of `equidp.Plan`, in place of a plan.
+        options: fields of `equidp.Plan`, instead of a plan.
 
     Attributes:
         private_trainer: the `equidp.Trainer` of the run, once `fit` was called.
@@ -163,7 +163,7 @@ class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignor
         super().setup(trainer)
 
     def process_dataloader(self, dataloader: object) -> object:
-        """Return numbers of Poisson samples in place of training rows; other loaders as they are."""
+        """Return numbers of Poisson samples instead of training rows; other loaders stay as they are."""
         trainer = self.lightning_module.trainer
         if not (self._fits and trainer.training):
             return dataloader
@@ -190,7 +190,7 @@ class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignor
         self._hook = optimizer.register_step_pre_hook(before_optimizer)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Take one private step, of the optimizer too, and log what is released."""
+        """Take one private step, including the optimizer's, and log what is released."""
         private = self.private_trainer
         assert private is not None
         _, *place = (*args, *kwargs.values())
@@ -222,7 +222,7 @@ class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignor
         super().save_checkpoint(checkpoint, filepath, storage_options)
 
     def load_checkpoint(self, checkpoint_path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Load a checkpoint; `fit` goes on from it."""
+        """Load a checkpoint; `fit` continues from it."""
         loaded: dict[str, Any] = super().load_checkpoint(checkpoint_path, *args, **kwargs)
         self._loaded = loaded
         return loaded
@@ -491,8 +491,8 @@ class Pairs(_Rows):
 
 @final
 class Samples:
-    """Numbers of Poisson samples, from 1, in place of the batches of a DataLoader: hooks and callbacks, which
-    may log, get what the loop gets.
+    """Numbers of Poisson samples, from 1, instead of the batches of a DataLoader, because hooks and
+    callbacks, which may log, receive what the loop receives.
 
     Args:
         private: takes their steps.
@@ -539,7 +539,7 @@ def planned_steps(trainer: Any, loader: DataLoader[Any]) -> int:
 
 
 def checked_loader(loader: object) -> DataLoader[Any]:
-    """Return a DataLoader whose rows are trained on; refuse one with an order or batches of its own.
+    """Return a DataLoader whose rows are trained on; reject one with its own order or batches.
 
     Raises:
         DataError, SettingError: names the argument of the DataLoader, and what to do.
@@ -602,8 +602,8 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     ),
     "world_size": ((1,), "one process on one device trains; several: torchrun with equidp.Trainer"),
 }
-"""Argument of Lightning's Trainer -> values that private steps carry out, and the reason why others are
-refused."""
+"""Argument of Lightning's Trainer -> values that private steps support, and the reason why others are
+rejected."""
 _REFUSED_CALLBACKS = {
     "GradientAccumulationScheduler": "a sample is one step; raise batch_size of the DataLoader",
     "LearningRateFinder": "it chooses by exact training losses; choose by public data",
@@ -644,7 +644,7 @@ def check_trainer(trainer: Any) -> None:
 
 
 def check_hooks(trainer: Any) -> None:
-    """Refuse a module whose training cannot be taken row by row: manual optimization, hooks of its own.
+    """Reject a module that cannot train row by row, because of manual optimization or its own hooks.
 
     Raises:
         SettingError: names the hook, and what to do.

@@ -42,7 +42,7 @@ class PoissonSampler:
     | a label without examples | draws nothing, and changes no other's draws |
     | rate 1 | every example |
     | no example drawn, or none of this shard | empty, and still a step to pay for |
-    | Ctrl-C while samples are drawn | drawn anew with the next request |
+    | Ctrl-C while samples are drawn | drawn again with the next request |
     | a second pass over this object | new samples |
 
     Args:

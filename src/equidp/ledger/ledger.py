@@ -401,7 +401,7 @@ class Ledger:
     def _take_over(
         self, lines: Lines, limit: tuple[float, float] | None, unit: str | None
     ) -> tuple[str, Event, int] | None:
-        """Take over the lines of a file, and return its last block; refuse facts that differ from its own."""
+        """Take over the lines of a file, and return its last block; reject facts that differ from its own."""
         assert self.path is not None
         if lines.records:
             self._take_over_facts(self.path, lines.records[0][0])

@@ -36,7 +36,7 @@ class Lines(NamedTuple):
 
 @final
 class LineFile:
-    """A file that one process at a time extends; made if there is none, and locked.
+    """A file that one process at a time extends; created if missing, and locked.
 
     Guarantee: when `append` returns, the line is on disk. When it raises, or is interrupted, nobody knows the
     end of the file, and this object adds no more.
@@ -73,14 +73,14 @@ class LineFile:
             os.close(file)  # which ends the lock, unless a forked process has it open too
 
     def read(self) -> Lines:
-        """Return the whole lines, to go on after them once `keep` is called."""
+        """Return the complete lines, to continue after them once `keep` is called."""
         lines = read_lines(self.path)
         self.check = lines.records[-1][1] if lines.records else ""
         self._size = lines.size
         return lines
 
     def keep(self) -> None:
-        """Cut off what is left of a line that was not finished."""
+        """Cut off the rest of an incomplete line."""
         os.ftruncate(self._file, self._size)
 
     def check_usable(self) -> None:

@@ -58,7 +58,7 @@ def check_policy(policy: Policy, num_groups: int = 2, *, noise_multiplier: float
 
 
 def check_settings(policy: object) -> None:
-    """Refuse what is not a frozen dataclass of public values: state is explicit or absent.
+    """Raise unless it is a frozen dataclass of public values: state is explicit or absent.
 
     Raises:
         PolicyError: names the field, or what else is wrong.

@@ -1,4 +1,4 @@
-"""DPSGD-Global-Adapt: one scale, learnt privately (Esipova et al., ICLR 2023, Algorithm 2)."""
+"""DPSGD-Global-Adapt: one scale, learned privately (Esipova et al., ICLR 2023, Algorithm 2)."""
 
 from __future__ import annotations
 

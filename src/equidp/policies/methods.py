@@ -93,7 +93,7 @@ def make_policy(method: MethodLike, settings: Mapping[str, Any]) -> Policy:
     """Return the policy of a method with the settings that it has. A policy object is returned unchanged.
 
     Raises:
-        SettingError: an unknown method, a setting that is missing, or a value that the policy refuses.
+        SettingError: the method is unknown, a setting is missing, or the policy rejects a value.
     """
     policy, made = method_named(method).policy, found_policy(method)
     if isinstance(made, Policy):

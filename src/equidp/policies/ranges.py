@@ -22,7 +22,7 @@ class Range(ABC):
         """Return a value."""
 
     def rvs(self, random_state: np.random.RandomState) -> Any:
-        """Return a value, as scikit-learn's ParameterSampler asks for it."""
+        """Return a value, for scikit-learn's ParameterSampler."""
         return self.draw(np.random.default_rng(random_state.randint(2**31)))
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from equidp.kernel.policy import Policy
 
 AUTO = "auto"
-"""Name among methods that stands for the one that advice takes."""
+"""Name among methods that stands for the recommended one."""
 BASELINE = "sgd"
 """The method without privacy that costs are measured against."""
 STANDARD = "dpsgd"

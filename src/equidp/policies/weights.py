@@ -39,7 +39,7 @@ def step_weights(policy: Policy, state: Any, norms: Tensor, groups: Tensor, num_
 def share_clipped(policy: Policy, state: Any, weights: Tensor, groups: Tensor, num_groups: int) -> float:
     """Return the share of examples with a weight from `step_weights` below a vanishing gradient's weight.
 
-    The gradient that it is compared with is of the same group.
+    It is compared with a gradient of the same group.
     """
     unclipped = step_weights(policy, state, torch.zeros_like(weights), groups, num_groups)
     return float(to_double(weights < unclipped).mean())

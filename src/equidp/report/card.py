@@ -62,7 +62,7 @@ STATEMENTS = {
     "review_date": "date of review",
     "runs_tried": "number of runs tried on these data",
 }
-"""Names of statements that the people who answer for a model make -> their headings on the card."""
+"""Names of statements by the people responsible for a model -> their headings on the card."""
 _RISKS = value_names()
 _WEIGHTS_HASH = "weights (SHA-256 of names and bytes of the state, in its order)"
 _KERNEL_HASH = "equidp/kernel/*.py (SHA-256)"
@@ -80,7 +80,7 @@ class CardContent:
     Attributes:
         title: what the model predicts.
         data: name of the data.
-        evaluation: evaluation of the model on examples that were held out. None: the card has no metrics.
+        evaluation: evaluation of the model on held-out examples. None: the card has no metrics.
         notes: sentences on data preparation and on what epsilon does not cover (`DataSplit.notes`).
         statements: statements of the people responsible for the model, by a name in `STATEMENTS`.
         remarks: paragraphs of theirs.
@@ -255,7 +255,7 @@ def _guarantee_box(run: Run, guarantee: Guarantee, together: str) -> Callout:
 
 
 def _statements(content: CardContent) -> Iterator[Block]:
-    """Statements of the people who answer for the model, and which are missing."""
+    """Statements of the people responsible for the model, and which are missing."""
     stated = {
         label: str(value)
         for name, label in STATEMENTS.items()

@@ -87,7 +87,7 @@ def prepare(config: TrainConfig, device: torch.device = CPU, loaded: Loaded | No
         loaded: its data. None: it is loaded now.
 
     Raises:
-        EquidpError: says what is wrong.
+        EquidpError: the message says what is wrong.
     """
     split, encoder = loaded or config.load()
     for each in config.plan.releases:
@@ -136,10 +136,10 @@ def begin_or_continue(
     device: torch.device = CPU,
     loaded: Loaded | None = None,
 ) -> PreparedRun | None:
-    """Begin a run, unless the folder holds it already and it was stopped: `train` then goes on.
+    """Begin a run, unless the folder has a stopped run already, which `train` then continues.
 
     Returns:
-        What `begin` returns, or None for a run that goes on.
+        What `begin` returns, or None for a run that is continued.
 
     Raises:
         SettingError: the folder holds a stopped run with other settings, or anything else.

@@ -1,4 +1,4 @@
-"""DecisionOptions: a decision between two classes, as it is asked for in Python and on the command line."""
+"""DecisionOptions: a decision between two classes, as requested in Python and on the command line."""
 
 from __future__ import annotations
 

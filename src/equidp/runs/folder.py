@@ -67,7 +67,7 @@ class RunFolder:
 
     @property
     def has_begun(self) -> bool:
-        """True for a folder that holds `private/`, of a run that is finished or can go on."""
+        """True for a folder with `private/`, of a run that is finished or can be continued."""
         return (self.private / CONFIG).exists()
 
     @property
@@ -105,7 +105,8 @@ class RunFolder:
         return command_line("equidp", "train", "--resume", self.path, *trusting)
 
     def name_way_on(self) -> str:
-        """Return what continues a stopped run, on a line of its own: a command in one, else the call."""
+        """Return what continues a stopped run, on its own line: a command on the command line, else the
+        call."""
         if is_command():
             return self.resume_command()
         return f"equidp.train(..., out={os.fspath(self.path)!r}), with the arguments that it began with"
@@ -286,7 +287,7 @@ _NOT_PRIVATE = (
 
 
 def keep_release(folder: Path, release: Release, drawn: Any) -> None:
-    """Write what a release has drawn to its file, as JSON. An encoder has a form of its own."""
+    """Write the result of a release to its file, as JSON. An encoder has its own form."""
     own = drawn.to_json() if isinstance(drawn, TableEncoder) else json.dumps(drawn, indent=2) + "\n"
     write_whole(folder / release.file, own)
 
@@ -303,7 +304,7 @@ def _read_entries(records: list[Any]) -> EventCounts:
 
 
 def number_columns(entries: Entries) -> EventCounts:
-    """Return the entries with columns "1", "2", ... in place of digests, in the order in which they come."""
+    """Return the entries with columns "1", "2", ... instead of digests, in order of occurrence."""
     given = tuple(entries)
     digests = dict.fromkeys(event.column for event, _ in given if event.shares)
     numbers = {digest: str(number) for number, digest in enumerate(digests, start=1)}
@@ -326,7 +327,7 @@ def file_digest(path: Path) -> str:
 
 
 def write_sums(folder: Path, names: Iterable[str] | None = None) -> None:
-    """Write the checksums of files in a folder, as sha256sum reads them. None: of all but the list itself."""
+    """Write the checksums of files in a folder, in sha256sum's format. None: all except the list itself."""
     listed = sorted(each.name for each in folder.iterdir() if each.name != SUMS) if names is None else names
     lines = [f"{file_digest(folder / name)}  {name}\n" for name in listed if (folder / name).exists()]
     write_whole(folder / SUMS, "".join(lines))

@@ -29,7 +29,7 @@ def find_import_paths(content: Any) -> list[str]:
 
 
 def check_trusted(content: Any, *, trust_code: bool) -> None:
-    """Raise a DataError for settings that name code of their own, unless it is trusted."""
+    """Raise a DataError for settings that name user-defined code, unless it is trusted."""
     if not trust_code and (paths := find_import_paths(content)):
         raise DataError(
             f"this folder names code of its own, {', '.join(paths)}; expected a part of equidp; if you "

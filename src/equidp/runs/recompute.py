@@ -111,7 +111,7 @@ def _mechanism(cost: Cost | None) -> dp_accounting.DpEvent | None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print the epsilon of the run in a folder, or end with what is wrong with the arguments."""
+    """Print the epsilon of the run in a folder, or end with an error about the arguments."""
     if len(arguments) not in (1, 2):
         sys.exit("usage: python recompute.py RUN [DELTA]")
     try:

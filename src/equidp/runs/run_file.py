@@ -35,7 +35,7 @@ _OF_PRIVACY = (
     *("epsilon", "risk", "noise_multiplier", "delta", "accountant"),
     *("epsilon_by_group", "protect_by", "rates", "bound_shares"),
 )
-"""Options of a plan that stand in [privacy]."""
+"""Options of a plan in the section [privacy]."""
 _OF_RUN = {"method": str, "model": str, "settings": str, "seed": int, "features": str, "metric": str}
 _DECISION = {"threshold": float | str, "base_rate": float}
 _EXECUTION = {"engine": str, "checkpoint_seconds": float}
@@ -208,7 +208,7 @@ class RunFile:
 
 
 def section_of(name: str, sections: Mapping[str, str] | None = None) -> str:
-    """Return the section that a field of a run stands in, but [column.NAME].
+    """Return the section of a field of a run, except [column.NAME].
 
     Args:
         name: name of the field.

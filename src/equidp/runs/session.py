@@ -1,4 +1,4 @@
-"""Session: a run as it is asked for, chosen, begun and trained in a folder; `train` is `equidp train`."""
+"""Session: a run as requested, chosen, begun and trained in a folder; `train` is `equidp train`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from equidp.training.plan import Plan
 from equidp.training.trainer import Callback
 
 _LEVEL = ("epsilon", "risk", "accountant")
-"""Options of a plan that say what privacy is asked for."""
+"""Options of a plan that request privacy."""
 
 
 def train(
@@ -130,7 +130,7 @@ class ChosenConfig(NamedTuple):
 @final
 @dataclass(frozen=True)
 class Session:
-    """A run as it is asked for.
+    """A run as requested.
 
     Attributes:
         config: configuration of the run, from only what was given.
@@ -225,7 +225,7 @@ class Session:
     def begin(
         self, folder: str | os.PathLike[str], device: torch.device = CPU
     ) -> tuple[ChosenConfig, PreparedRun | None]:
-        """Begin the run in a folder, for `equidp.runs.train.train`. None: it is there, and goes on.
+        """Begin the run in a folder, for `equidp.runs.train.train`. None: it exists, and is continued.
 
         Raises:
             SettingError: the folder holds something else.

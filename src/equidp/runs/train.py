@@ -149,7 +149,7 @@ def _read_settings(
 
 
 class _KeepReleases(Callback):
-    """Keeps what releases draw in the folder of a run, from which a resumed run has it."""
+    """Stores the results of releases in the folder of a run, for a resumed run to read."""
 
     def __init__(self, place: RunFolder) -> None:
         self._folder = place.private

@@ -148,7 +148,7 @@ def fold_spellings(text: pd.Series) -> pd.Series:
 
 
 def without_sentinels(numbers: pd.Series, sentinels: Collection[str]) -> pd.Series:
-    """Return numbers with NaN in place of those that stand for a missing value."""
+    """Return numbers, with NaN for numbers that stand for a missing value."""
     codes = pd.to_numeric(pd.Series(list(sentinels), dtype=object), errors="coerce").dropna()
     return numbers.mask(numbers.isin(codes.astype(float))) if len(codes) else numbers
 
@@ -163,8 +163,8 @@ def without_days(days: pd.Series, sentinels: Collection[str], form: str) -> pd.S
 def as_numbers(text: pd.Series, decimal: str, thousands: str | None) -> pd.Series:
     """Return floats, NaN if a text is not a number with these marks.
 
-    Marks between thousands must stand between groups of three digits, of which the first begins with no
-    zero: 0,125 has no mark of thousands. U+2212 is a minus.
+    Marks between thousands must be between groups of three digits, and the first group must not begin with a
+    zero: 0,125 has no such mark. U+2212 is a minus.
 
     >>> as_numbers(pd.Series(["28,746.52", "1,5", "\u22127"], dtype="string"), ".", ",").tolist()
     [28746.52, nan, -7.0]

@@ -47,7 +47,7 @@ class Columns:
         Args:
             cells: as `read` returns them, or a table in memory.
             recipe: how to read them.
-            was_numeric: column -> whether it held numbers in the table of a trained model; see `parse`.
+            was_numeric: column -> whether it had numbers in the table of a trained model; see `parse`.
 
         >>> cells = pd.DataFrame({"zip": ["01067"], "age": ["44"]})
         >>> table = Columns.of(cells, Recipe(columns={"zip": {"kind": "text"}})).table
@@ -108,7 +108,7 @@ def read_table(
         recipe: how to read it.
         only: columns to read, if the file has them. None: all.
         fewest: minimum number of rows of the file.
-        was_numeric: column -> whether it held numbers in the table of a trained model; see `parse`.
+        was_numeric: column -> whether it had numbers in the table of a trained model; see `parse`.
 
     Raises:
         DataError: the file is not a table, has duplicate or nameless columns, or too few rows; or, if all

@@ -308,7 +308,7 @@ class TableEncoder:
         columns: columns in the order of the inputs.
         missing: "refuse" or "category", as for `TableSource`.
         private: True if everything taken from rows was released with noise and charged.
-        textual: target and groups that held texts, and hold texts in other tables too.
+        textual: target and groups that had texts, and have texts in other tables too.
         examples: number of training examples, which the weights of blocks follow from (`scales`). Only for
             columns that are one-hot or cut. None: inputs have no weights.
 

@@ -1,7 +1,7 @@
 """Findings on a column of a table: one table of kinds, each with what it says, what to do, and its level.
 
-A `Finding` is a value: its kind, its numbers, and the lines of run.toml that settle it. Reading refuses or
-warns by findings, and `equidp inspect` shows the same ones and writes their lines. A further kind is one more
+A `Finding` is a value: its kind, its numbers, and the lines of run.toml that settle it. Reading rejects a
+table or warns by findings. `equidp inspect` shows the same ones and writes their lines. To add a kind, add an
 entry of `Kind`.
 """
 
@@ -22,7 +22,7 @@ class Level(StrEnum):
     """Consequences of a finding when a table is read."""
 
     PROBLEM = "problem"
-    """The table is refused until it is settled."""
+    """The table is rejected until it is settled."""
     DOUBT = "doubt"
     """A warning."""
     HINT = "hint"

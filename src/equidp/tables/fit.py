@@ -127,7 +127,7 @@ def fit_encoder(
 def _bounded_column(
     name: str, low: float, high: float, binning: Binning, marked: bool
 ) -> Numbers | Intervals:
-    """Return a column of numbers by its public range, from which no row is read: cut, or scaled."""
+    """Return a column of numbers by its public range, without reading a row: cut, or scaled."""
     if binning.cuts:
         edges = resolutions([public_edges(low, high, count) for count in binning.intervals])
         return Intervals(name, edges, marked, public=True)
@@ -251,7 +251,7 @@ def count_numbers(
     | one value in many rows | an edge on either side of it, and fewer edges than asked for |
     | all equal | edges on either side |
     | no values, or too few for the noise | edges of only noise, and finite |
-    | missing values | counted apart, in a cell of their own |
+    | missing values | counted separately, in their own cell |
     | few values in much noise | edges between which the shares are off by the deviation of the noise |
 
     Args:

@@ -75,14 +75,14 @@ class ColumnReport:
 
 @dataclass(frozen=True)
 class TableReport:
-    """Findings on a table. The report names no cell of a row but for frequent classes and groups.
+    """Findings on a table. The report names no cell of a row, except frequent classes and groups.
 
     Attributes:
         path: path of the file.
         rows: number of rows.
         columns: one report for each column, in the order of the file.
         recipe: settles all findings that have lines, in addition to what was given.
-        problems: what stands in the way of the table with this recipe, or empty without target and group.
+        problems: what prevents using the table with this recipe, or empty without target and group.
         notes: sentences on rows that repeat others.
         signals: what each input by itself tells about the target, the largest first, or empty without a
             target.

@@ -17,7 +17,7 @@ Floats = npt.NDArray[np.float64]
 STANDARD, CUT = "standard", "cut"
 _MOST_INTERVALS = 256
 _DECADES = 1000.0
-"""Ratio of a public range's ends from which on its intervals have equal widths of the logarithm."""
+"""Ratio of a public range's ends from which its intervals have equal widths of the logarithm."""
 
 
 @final
@@ -110,7 +110,7 @@ def nearest_edges(edges: Floats, shares: Floats, intervals: int, *, least: float
     and the intervals that they would fill are left to other values. For example, a column that is zero in
     most rows is cut by its other values.
 
-    An edge is left out if hardly any values lie between it and the one below it: an eighth of a part, or less
+    An edge is left out if hardly any values are between it and the one below it: an eighth of a part, or less
     than `least`.
 
     Args:

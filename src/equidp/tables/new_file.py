@@ -60,7 +60,7 @@ def read_new_file(
         lacking: columns that may be missing in the file, or have no values or only new values.
 
     Raises:
-        DataError: the file cannot be used, or a column is lacking or tells nothing, and is not meant to.
+        DataError: the file cannot be used, or a column is unexpectedly missing or uninformative.
     """
     inputs = {column.name: column for column in encoder.columns}
     further = [*labels, *([recipe.person] if labels and recipe.person else [])]
@@ -94,7 +94,7 @@ def _check_lacking(
     encoder: TableEncoder,
     lacking: Sequence[str],
 ) -> None:
-    """Raise unless a file has each column that is read of it, but for those it is to lack."""
+    """Raise unless a file has each column that is read, except columns that may be missing."""
     for name in lacking:
         if name not in names:
             raise unknown_name("column in lacking", name, names)

@@ -56,7 +56,7 @@ with require_extra("tables"):
 LARGEST_NUMBER = 1e18
 MOST_CATEGORIES = 1000
 MANY_CATEGORIES = 50
-"""From here on, texts of which most stand in one row or two are free texts."""
+"""From this number on, texts that mostly occur in one or two rows are free texts."""
 MANY_CLASSES = 20
 """A target with more different numbers is taken to measure something."""
 RARE_ROWS = 20
@@ -128,7 +128,7 @@ class Parsed:
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """Distinct texts of a column, the most frequent first, and what is stated of it.
+    """Distinct texts of a column, the most frequent first, and what is stated about it.
 
     Attributes:
         name: name of the column.

@@ -88,7 +88,7 @@ class Column:
                 )
 
     def to_plain(self) -> dict[str, Any]:
-        """Return what differs from the defaults, as TOML holds it. A format says that it is of dates."""
+        """Return what differs from the defaults, as in TOML. A format implies dates."""
         implied = {"iso": "format", None: ""}.get(self.format, "kind")
         return {name: value for name, value in _plain(self).items() if name != implied}
 
@@ -112,8 +112,8 @@ class Recipe:
         weight: column of public numbers >= 0 that multiply the losses of rows in training, about 1 at most,
             as clipping hides more; not an input.
         drop: columns to leave out.
-        missing: "refuse" missing values, or make them a "category" (numbers: an indicator) of their own. A
-            missing target is always refused.
+        missing: "refuse" missing values, or make them their own "category" (numbers: an indicator). A missing
+            target is always rejected.
         test_share: probability that a row is in the test set, drawn from the seed and the row's content; or
             that a person is, drawn from the seed and the person's id. Each group has at least one there.
         positive: the positive one of two classes, for metrics and thresholds. None: by its name, or the
@@ -209,7 +209,7 @@ class Recipe:
                     raise SettingError(f"column {name!r} is named twice: under {under}; name it once.")
 
     def column(self, name: str) -> Column:
-        """Return what is said of a column."""
+        """Return what is stated about a column."""
         return self.columns.get(name, _UNSAID)
 
     def columns_of(self, role: str) -> list[str]:
@@ -236,7 +236,7 @@ class Recipe:
         return [*self.na, *self.column(name).missing]
 
     def known_texts(self, name: str) -> list[str]:
-        """Return what is a value in a column though it looks missing."""
+        """Return texts that are values in a column although they look missing."""
         return list(self.column(name).known)
 
     def thousands_of(self, name: str) -> str | None:
@@ -250,7 +250,7 @@ class Recipe:
     def with_changes(self, given: Mapping[str, Any]) -> Recipe:
         """Return this recipe with plain fields over its own.
 
-        `drop` is added to, and of `columns` the fields that are given. A dropped column that is given a role
+        `drop` is extended, and the given fields of `columns` are replaced. A dropped column that gets a role
         is no longer dropped.
 
         >>> Recipe(drop=("zip", "id")).with_changes({"target": "id"}).drop
@@ -277,7 +277,7 @@ class Recipe:
 
     @classmethod
     def from_plain(cls, content: Mapping[str, Any]) -> Recipe:
-        """Return a recipe from plain values; a text stands for a list of one.
+        """Return a recipe from plain values; a text means a list of one.
 
         Raises:
             SettingError: an unknown field, or a value of another type.

@@ -138,7 +138,7 @@ def private_quantile(
     noise_multiplier: float,
     randomness: Randomness,
 ) -> float:
-    """A number that about this share of the values lies below, such as a threshold on a model's scores.
+    """A number above about this share of the values, such as a threshold on a model's scores.
 
     It halves the range 16 times, by noisy counts of values up to the middle. Each count is off by noise of
     standard deviation 4 sigma. This is the number of rows by which the share is off.

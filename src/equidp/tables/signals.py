@@ -43,7 +43,7 @@ class Signal:
     Attributes:
         column: its name.
         auc: area under the curve of the column by itself, in [0, 1]; 0.5 tells nothing.
-        of: the class that it tells from all others.
+        of: class that it distinguishes from all others.
     """
 
     column: str

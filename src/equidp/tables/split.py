@@ -27,7 +27,7 @@ _BYTES = 16
 def draw_rows(table: pd.DataFrame, seed: int) -> npt.NDArray[np.float64]:
     """Return a number in [0, 1) for each row, [n].
 
-    Equal rows have draws of their own, as the first, second, ... of them.
+    Equal rows have their own draws, as the first, second, ... of them.
 
     Args:
         table: columns of floats, or of texts (None if missing).
@@ -58,7 +58,7 @@ def draw_rows(table: pd.DataFrame, seed: int) -> npt.NDArray[np.float64]:
 
 
 def _cell_bytes(column: pd.Series) -> npt.NDArray[np.uint8]:
-    """Return the bytes that stand for cells, [n, width]: of floats themselves, of texts a digest."""
+    """Return bytes for cells, [n, width]: the bytes of floats, or a digest of texts."""
     if column.dtype == float:
         values = column.to_numpy(dtype="<f8") + 0.0  # -0.0 is 0
         values[np.isnan(values)] = np.nan

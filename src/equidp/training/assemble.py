@@ -1,6 +1,6 @@
-"""Parts that a Trainer is assembled from: made from its arguments, or refused before anything is spent.
+"""Parts of a Trainer, made from its arguments, or rejected before anything is spent.
 
-Functions stand in the order in which `Trainer.__init__` calls them.
+Functions are in the order in which `Trainer.__init__` calls them.
 """
 
 from __future__ import annotations
@@ -266,7 +266,7 @@ def open_ledger(
     """Return the ledger to record in, the run's name there, and the event with the column of its labels.
 
     Raises:
-        BudgetError: the ledger counts another unit of privacy, or what is left of the plan does not fit it.
+        BudgetError: the ledger has another unit of privacy, or the rest of the plan exceeds its limit.
     """
     unit, event = unit_of(train), resolved.event
     ledger = Ledger(unit=unit) if ledger is None else ledger

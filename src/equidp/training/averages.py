@@ -26,7 +26,7 @@ def count_left_out(kind: str, share: float, steps: int) -> int:
 
 @final
 class RunningAverage:
-    """Average of a model's weights over the steps so far, which a run releases in place of the last ones.
+    """Average of a model's weights over the steps so far, which a run releases instead of the last ones.
 
     Noise of single steps averages out (De et al., 2204.13650; Rakhlin et al., ICML 2012, for tails).
 

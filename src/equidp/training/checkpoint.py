@@ -334,7 +334,7 @@ def _sensitive_file(checkpoint: Path, name: str) -> Path:
 
 
 def _sensitive_states(trainer: Trainer) -> Iterator[tuple[str, Arrays]]:
-    """Yield what is counted of single examples, by name."""
+    """Yield the records of single examples, by name."""
     if (individual := trainer.individual) is not None:
         individual.count_in_full(trainer.steps_done - individual.steps)  # lost ones
         yield _INDIVIDUAL, individual.sensitive_state_dict()

@@ -27,7 +27,7 @@ class Form:
         dtype: dtype of all rows.
         sizes: sizes of the longest of the rows that were tried.
         number: what shorter rows are filled up with. None: all rows have these sizes.
-        after: whether it stands after a row, or before it.
+        after: whether it is after a row, or before it.
     """
 
     dtype: torch.dtype

@@ -1,8 +1,8 @@
 """Origin of a run's first weights and of the state of its optimizer, as far as this process can see.
 
-Epsilon of a run covers its own steps. Weights that were trained before on the same people, or momentum of raw
-gradients, bring along what those steps learnt. A process sees weights that `build_model` made and the state
-of optimizers. It does not see what trained other weights.
+A run's epsilon covers its own steps. Weights that were trained before on the same people, or momentum of raw
+gradients, contain what those steps learned. A process sees which weights `build_model` made, and the state of
+optimizers. It does not see what trained other weights.
 """
 
 from __future__ import annotations

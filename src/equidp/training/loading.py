@@ -132,7 +132,7 @@ def taker_of(train: object) -> Take | None:
 
 
 def _columns(train: object) -> tuple[Any, ...] | None:
-    """Return inputs, targets and perhaps groups of all rows that are held as tensors. None: they are not."""
+    """Return inputs, targets and perhaps groups of all rows, if they are tensors in memory; else None."""
     if isinstance(train, GroupedDataset):
         return train.inputs, train.trained_targets, train.groups
     if isinstance(train, NamedTensors):

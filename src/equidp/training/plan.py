@@ -638,7 +638,7 @@ class Plan(_NamedOptions):
         )
 
     def _check_level(self, groups: GroupSettings) -> None:
-        """Refuse a private method that nothing decides the noise of, and privacy of one that has none."""
+        """Reject a private method if nothing decides its noise, and privacy for a method without it."""
         if not self.private:
             if self.epsilon is not None or self.risk is not None or self.noise_multiplier:
                 raise SettingError(

@@ -31,8 +31,8 @@ def processes_here() -> Processes:
     """The torch.distributed group of this process; without a group, only this process.
 
     Raises:
-        SettingError: a launcher started several processes, and this one is in no group: each would train a
-            model of its own, and spend for it.
+        SettingError: a launcher started several processes, and this one is in no group. Each would train its
+            own model, and spend for it.
 
     >>> processes_here().count
     1

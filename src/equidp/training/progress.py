@@ -53,7 +53,7 @@ def duration(seconds: float) -> str:
 
 
 _REFUSED = re.compile(r"[^-\w. ]")
-"""Characters that a service may refuse in a name, which would stop the run in the middle."""
+"""Characters that a service may reject in a name, which would stop the run in the middle."""
 
 
 @final

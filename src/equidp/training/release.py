@@ -162,7 +162,7 @@ def release_class(name: str) -> type[Release]:
     """Return the class of a release by its name in `RELEASES`.
 
     Raises:
-        SettingError: there is none.
+        SettingError: there is no such release.
     """
     if name not in RELEASES:
         raise unknown_name("kind of release", name, RELEASES)
@@ -177,7 +177,7 @@ def release_of(content: Mapping[str, Any]) -> Release:
     """Return the release of plain values that its `to_plain` returned.
 
     Raises:
-        SettingError: a kind that is not in `RELEASES`, or settings that it refuses.
+        SettingError: the kind is not in `RELEASES`, or it rejects the settings.
     """
     settings = dict(content)
     return release_class(settings.pop("kind"))(**settings)

@@ -292,7 +292,7 @@ class Trainer:
         load_draws: bool,
         scheduler: torch.optim.lr_scheduler.LRScheduler | None,
     ) -> None:
-        """Make the private run and what follows the number of its steps; spend nothing."""
+        """Make the private run and what depends on its number of steps; spend nothing."""
         model, optimizer, steps = self.model, self.optimizer, self.steps
         self.steps_at_start = done = self.ledger.count(self.run_id, self.event)
         step = PrivateStep(
@@ -403,7 +403,7 @@ class Trainer:
         }
 
     def _settings(self) -> dict[str, Any]:
-        """Settings that a saved run and the one that goes on with it have in common, as plain values."""
+        """Settings that a saved run and its continuation have in common, as plain values."""
         return {
             "event": asdict(self.event),
             "steps": self.steps,
@@ -453,7 +453,7 @@ class Trainer:
         return lost
 
     def _go_on_as(self, run_id: str) -> None:
-        """Take the name of a run that the ledger holds, in place of a new one."""
+        """Use the name of a run in the ledger, instead of a new one."""
         if run_id == self.run_id:
             return
         if self.steps_done > self.steps_at_start:

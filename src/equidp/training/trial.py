@@ -142,7 +142,7 @@ def try_objective(engine: Engine, policy: Policy, state: Any, public: Examples |
     """Refuse a model that an engine which was made by name cannot measure for a policy that changes losses.
 
     Raises:
-        ModelError: the policy refuses the model, or there are no second derivatives.
+        ModelError: the policy rejects the model, or there are no second derivatives.
     """
     if not (policy.loss_terms and isinstance(engine, FunctionalEngine) and public is not None):
         return
@@ -201,7 +201,7 @@ def _check_targets(model: nn.Module, loss: LossFunction, inputs: Inputs, targets
 
     Args:
         inputs: examples that the trial accepted.
-        targets: [n]. Others than whole numbers are not looked at.
+        targets: [n]. Only whole numbers are checked.
 
     Raises:
         DataError: names the target.

@@ -30,7 +30,7 @@ OTHERS: dict[str, Rule] = {"transformers.pytorch_utils.Conv1D": TRANSPOSED_LINEA
 
 
 def rule_for(module: nn.Module) -> Rule | None:
-    """Return the rule, if the module computes what it assumes, from parameters of its own."""
+    """Return the rule, if the module computes what it assumes, from its own parameters."""
     for layer, rule in RULES.items():
         if isinstance(module, layer) and has_forward_of(module, layer):
             own = {name for name, _ in module.named_parameters()}

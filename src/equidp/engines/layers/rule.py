@@ -77,7 +77,7 @@ def run_layer(
 
 
 def without_base(values: Tensor) -> Tensor:
-    """Return values as a tensor that is no view of another: a change of a view in place bypasses its hook.
+    """Return values as a tensor that is not a view: an in-place change of a view bypasses its hook.
 
     Products with a bias of several positions are such views.
 
@@ -109,7 +109,7 @@ class Gradients(ABC):
     A rule defines `example_gradients`, and norms or weighted sums if there is a cheaper way to compute them.
 
     Attributes:
-        held: tensors of the model's own that the weighted sum will read: nothing may change them in between.
+        held: the model's own tensors that the weighted sum will read. Nothing may change them in between.
     """
 
     held: tuple[Tensor, ...] = ()
@@ -269,7 +269,7 @@ class Tape:
     No other gradients are computed: the backward pass forms none of the parameters themselves.
 
     Args:
-        batch: how many rows the forward pass is of.
+        batch: number of rows of the forward pass.
         rows: how many of them each example (unit of privacy) has, one after the other.
 
     Attributes:

@@ -48,7 +48,7 @@ class Look(NamedTuple):
 PLAIN_LOOK = Look("#A3A8AF")
 """Look of training without privacy."""
 ACCENT = "#0B5C93"
-"""The accent of pages, which stands for no method."""
+"""The accent colour of pages, which no method has."""
 LOOKS = (
     *(Look("#0072B2", "o"), Look("#D55E00", "s"), Look("#009E73", "^"), Look("#E69F00", "D")),
     *(Look("#56B4E9", "P"), Look("#8C5A2B", "v"), Look("#5F7A0E", "X"), Look("#C7A800", ">")),
