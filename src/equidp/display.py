@@ -26,7 +26,7 @@ Kind = Literal["name", "label", "text", "number", "verdict"]
 
 
 class Interval(NamedTuple):
-    """A value and the ends of its interval; without an interval both ends are NaN.
+    """A value and the ends of its interval. Without an interval both ends are NaN.
 
     Example:
         >>> Interval(0.9, 0.88, 0.92).high

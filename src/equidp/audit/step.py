@@ -68,7 +68,7 @@ def audit_step(
             their own.
         sample_rate: sampling rate q. At 1, every example takes part, and the audit sees most.
         steps: number of steps of one run.
-        runs: number of runs with a canary in each group, and of runs without a canary; 20 or more.
+        runs: number of runs with a canary in each group, and of runs without a canary, at least 20.
         level: confidence level.
         engine: name of the gradient engine.
         device: device for training, named as in `compare`.

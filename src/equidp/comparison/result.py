@@ -101,7 +101,7 @@ class Setup:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Results of the runs of a comparison; from `equidp.compare`.
+    """Results of `equidp.compare`.
 
     Attributes:
         setup: what was compared and how.
@@ -221,7 +221,7 @@ class Comparison:
         return found
 
     def table(self, name: str = "methods") -> pd.DataFrame:
-        """Return means over seeds with intervals, as text for a paper; `table_names` has the names."""
+        """Return means over seeds with intervals, as text for a paper. `table_names` has the names."""
         table = _pages().table(self, name)
         return pd.DataFrame(table.texts("[{}, {}]"), columns=[column.heading for column in table.columns])
 

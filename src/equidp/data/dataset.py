@@ -74,7 +74,7 @@ class GroupedDataset:
             None: all are 1. An example's loss is the sum over its rows, and a row of weight 0 counts as
             absent. Tests and evaluations ignore weights.
         people: [n], int64: person of each test example, so that cards can hide metrics of few people. None:
-            each example is a different person. Training ignores it; see `equidp.by_person`.
+            each example is a different person. Training ignores it (`equidp.by_person`).
         row_groups: [n, rows], int64: group of each row of an example. None: the example's group.
         groupings: columns that the groups combine, which evaluations show one by one. (): not known.
         crossed: whether evaluations show the combinations.
@@ -197,7 +197,7 @@ class GroupedDataset:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one row of the inputs, without the batch dimension; raises a DataError as `one_tensor`."""
+        """Shape of one row of the inputs, without the batch dimension. Raises a DataError as `one_tensor`."""
         return tuple(self.one_tensor.shape[1 if self.rows is None else 2 :])
 
     def check_single_rows(self, what: str) -> None:
@@ -294,7 +294,7 @@ class GroupedDataset:
         """Return the examples at `indices`, in that order.
 
         Args:
-            indices: [m], int64, negative ones from the end; a mask, [n]; or a slice.
+            indices: [m], int64 (negative ones count from the end), or a mask, [n], or a slice.
 
         Raises:
             DataError: the indices have another form, or there are no such examples.

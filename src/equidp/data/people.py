@@ -146,7 +146,7 @@ def by_person(rows: GroupedDataset, people: Any, most_rows: int, seed: int = 0) 
 
     Raises:
         SettingError: m < 1.
-        DataError: identifiers are missing, are not [n], or mix text and numbers; or examples have several
+        DataError: identifiers are missing, are not [n], or mix text and numbers, or examples have several
             rows already.
 
     >>> targets, groups = torch.tensor([0, 1, 1]), torch.tensor([0, 1, 0])

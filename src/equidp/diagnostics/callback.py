@@ -72,7 +72,7 @@ class Diagnostics(TableCallback):
         return replace(self)
 
     def table(self, trainer: Trainer) -> pd.DataFrame:
-        """Return both tables as one for `Diagnosis.of_table`; in rows of groups the column other is ""."""
+        """Return both tables as one for `Diagnosis.of_table`. In rows of groups the column other is ""."""
         groups = self.diagnosis.sensitive_groups.assign(other="")
         return pd.concat([groups, self.diagnosis.sensitive_pairs], ignore_index=True)
 
@@ -89,7 +89,8 @@ class Diagnostics(TableCallback):
         )
 
     def check(self, trainer: Trainer) -> None:
-        """Refuse a run that cannot be diagnosed, and warn of an optimizer of other steps; measure nothing."""
+        """Reject a run that cannot be diagnosed, and warn if the optimizer does not take plain gradient
+        steps."""
         self._prepare(trainer)
         _warn_of_optimizer(trainer.optimizer)
 

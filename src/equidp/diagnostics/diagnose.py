@@ -33,7 +33,7 @@ class Diagnosis:
     """Causes of disparity in one step or several. Computed from raw training data: never release it.
 
     Attributes:
-        sensitive_groups: one row per group. docs/why-groups.md explains the columns; `_se` marks standard
+        sensitive_groups: one row per group. docs/why-groups.md explains the columns, and `_se` marks standard
             errors. For a run, the columns step and epoch come first.
         sensitive_pairs: one row per ordered pair of groups: difference of their excess risks, and bounds on
             it.

@@ -79,7 +79,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         learning_rate: learning rate. None: 0.5, or 0.01 with adam.
         momentum, weight_decay: settings of the optimizer.
         optimizer: "sgd", or "adam", which is `equidp.PrivateAdam`.
-        schedule, average, average_share: as in `equidp.Plan`; they cost no privacy.
+        schedule, average, average_share: as in `equidp.Plan`. They cost no privacy.
         clipping_bound: clipping bound C, or C_0 of the methods with several bounds.
         method_settings: as in `equidp.Plan`: statistics_ratio, smoothing, strict_bound, initial_bound,
             bound_learning_rate, tolerance.
@@ -91,16 +91,16 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "balanced": one over the class size, counted with noise for a share of epsilon. None: all are 1.
         counts_share: share of epsilon, in (0, 1), for the class counts of "balanced".
         rates, bound_shares: group -> public multiple of the sampling rate, and group -> share of the clipping
-            bound, for fit's `sensitive_features`; "*": all other groups. Each group then has its own epsilon
-            (`run_.epsilon_by_group()`), and `epsilon` is the largest.
-        epsilon_by_group: group -> budget, such as {"rare": 1.0, "*": 3.0}; `epsilon` is the largest budget.
-        protect_by: "sampling" or "scaling": whether rates or bound shares follow from budgets; see
+            bound, for fit's `sensitive_features`. "*" means all other groups. Each group then has its own
+            epsilon (`run_.epsilon_by_group()`), and `epsilon` is the largest.
+        epsilon_by_group: group -> budget, such as {"rare": 1.0, "*": 3.0}. `epsilon` is the largest budget.
+        protect_by: "sampling" or "scaling": whether rates or bound shares follow from budgets, as in
             `equidp.Plan`.
         loss: function of (outputs [batch, classes], class codes [batch]) that returns one loss per example.
             None: cross-entropy.
         ledger: `equidp.Ledger` of all fits on this data, including fits of clones. A fit that exceeds its
             limit raises a BudgetError.
-        device: device for training and prediction: "cpu", "cuda", "cuda:1", "mps"; or "auto", the first of
+        device: device for training and prediction: "cpu", "cuda", "cuda:1", "mps", or "auto", the first of
             cuda, mps and cpu that is available.
         random_state: None: samples and noise from the operating system. A seed is only for research, and
             gives a warning.
@@ -110,7 +110,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         n_features_in_, feature_names_in_: columns seen in fit.
         group_names_: one name per group. The list of groups is public.
         run_: `equidp.Run` with the model and what it spent.
-        epsilon_spent_, delta_, noise_multiplier_: values of this fit; epsilon includes the class counts of
+        epsilon_spent_, delta_, noise_multiplier_: values of this fit. epsilon includes the class counts of
             "balanced".
         class_weight_: weights in use, [classes]. The weights of "balanced" are released, and may be shown.
         coef_, intercept_: coefficients and intercepts of a linear model. Other models have none.
@@ -175,9 +175,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 They must be public, or computed from only that row. Then they cost no privacy, because every
                 gradient is bounded as without them. Scale them to at most about 1: above clipping bound /
                 norm, a weight has no further effect.
-            people: person of each row, [n]; requires `rows_per_person`. An example is then a person with all
-                rows, and n, the batch size and epsilon count people (`equidp.by_person`). None: an example is
-                a row.
+            people: person of each row, [n]. It requires `rows_per_person`. An example is then a person with
+                all rows, and n, the batch size and epsilon count people (`equidp.by_person`). None: an
+                example is a row.
 
         Raises:
             SettingError, DataError, ModelError, BudgetError, ValueError: raised before anything is spent.

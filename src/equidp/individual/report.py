@@ -43,15 +43,15 @@ class IndividualReport:
     Attributes:
         sensitive_epsilons: epsilon of each example, [n].
         group_epsilons: largest epsilon that a member of each group can have in the whole plan, [K], by the
-            bounds that the policy released; not sensitive.
+            bounds that the policy released. Not sensitive.
         groups: indices into `group_names`, [n].
         group_names: one name per group.
         largest: epsilon of the whole plan and all other entries of the ledger, guaranteed to every example.
         delta: delta of all epsilons.
-        guaranteed: True if epsilons are upper bounds; False if they are estimates.
+        guaranteed: whether epsilons are upper bounds. False: they are estimates.
         ledger, run_id: ledger and run that pay for releases.
         randomness: source of the noise of releases.
-        group_profiles: delta of a member of each group at `equidp.accounting.risk.EPSILONS`, [K, 401]; not
+        group_profiles: delta of a member of each group at `equidp.accounting.risk.EPSILONS`, [K, 401]. Not
             sensitive.
         spent: (event, number of steps) pairs that the profiles cover.
 
@@ -126,7 +126,7 @@ class IndividualReport:
         return table.assign(over_lowest=table["mean"] / lowest)
 
     def release_mean(self, epsilon: float, delta: float) -> float:
-        """Return the mean epsilon with noise, by one Gaussian mechanism; charged to the ledger."""
+        """Return the mean epsilon with noise, by one Gaussian mechanism charged to the ledger."""
         rows = torch.from_numpy(self.sensitive_epsilons).unsqueeze(1)
 
         def draw(noise: float) -> float:

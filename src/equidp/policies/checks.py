@@ -34,7 +34,7 @@ def check_policy(policy: Policy, num_groups: int = 2, *, noise_multiplier: float
         noise_multiplier: noise multiplier sigma, or 0 for a policy without privacy.
 
     Raises:
-        PolicyError: a requirement is violated; the message names it, with an example.
+        PolicyError: a requirement is violated. The message names it, with an example.
 
     Example:
         >>> import equidp

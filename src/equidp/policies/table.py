@@ -22,7 +22,7 @@ class Method(NamedTuple):
     """Policy and summary of a name in `METHODS`.
 
     Attributes:
-        source: class of the policy, whose fields are the method's settings; or module:Class in
+        source: class of the policy, whose fields are the method's settings, or module:Class in
             `equidp.policies`, imported when `policy` is first used.
         summary: one line on what it does and when to use it.
         statistics_ratio, private: values of a policy that is not imported, at default settings, so that

@@ -130,8 +130,7 @@ def write_card(
         run: run from `Trainer.fit` or `Trainer.run`.
         paths: one or several paths, each ending in .html or .md.
         test: held-out examples for metrics by group. None: the card has no metrics.
-        evaluation: evaluation of the model on a test set, if you have it already; then `test` can be left
-            out.
+        evaluation: evaluation of the model on a test set, instead of `test`.
         data: name of the data.
         title: what the model predicts.
         notes: sentences on data preparation and on what epsilon does not cover (`DataSplit.notes`).
@@ -142,7 +141,7 @@ def write_card(
     Raises:
         SettingError: a path has another ending or cannot be written, or a statement is unknown.
         DataError: the test set is not a GroupedDataset, has other classes than the training data, or shares
-            rows with it; or the evaluation is for another model.
+            rows with it, or the evaluation is for another model.
 
     Example:
         >>> import equidp, torch

@@ -74,17 +74,17 @@ def compare(
         against: name of a private method among `methods`, with which the others are compared seed by seed
             (`Comparison.differences`). None: no such table.
         gap_tolerance: largest gap in privacy cost that counts as equal (Xu et al.: 0.05).
-        callbacks: callbacks that record `Comparison.tables` in each run; `Diagnostics()` finds the causes of
+        callbacks: callbacks that record `Comparison.tables` in each run. `Diagnostics()` finds the causes of
             disparity.
         directory: folder of finished runs, which are used again if data, settings and code are the same.
         jobs: number of processes. None: one per core, or the number from `joblib.parallel_config`, whose
             backend may also be a cluster.
-        device: device for training: "cpu", "cuda", "cuda:1", "mps"; or "auto", the first of cuda, mps and cpu
+        device: device for training: "cpu", "cuda", "cuda:1", "mps", or "auto", the first of cuda, mps and cpu
             that is available. Stored runs of another device are used, because results differ only by
             rounding.
-        options: config, the path of a run.toml; and its fields, which override the file: of [table], such as
-            target, group and columns; of [privacy], such as preprocessing; of [training], such as metric (a
-            name or a `Metric`), epochs, class_weight and threshold.
+        options: config, the path of a run.toml, and its fields, which override the file. Examples are target,
+            group and columns of [table], preprocessing of [privacy], and metric (a name or a `Metric`),
+            epochs, class_weight and threshold of [training].
 
     Raises:
         SettingError, DataError, ModelError: raised before anything is trained.

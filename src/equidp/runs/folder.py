@@ -105,8 +105,7 @@ class RunFolder:
         return command_line("equidp", "train", "--resume", self.path, *trusting)
 
     def name_way_on(self) -> str:
-        """Return what continues a stopped run, on its own line: a command on the command line, else the
-        call."""
+        """Return what continues a stopped run, on its own line: a command inside a command, else a call."""
         if is_command():
             return self.resume_command()
         return f"equidp.train(..., out={os.fspath(self.path)!r}), with the arguments that it began with"

@@ -68,13 +68,13 @@ def train(
         out: folder of the run: new, empty, or of a stopped run with the same settings.
         method: name, import path, or policy of equidp. "auto", the default, is the method with the best
             results on this kind of data.
-        config: run.toml, the file of all options, or a recipe proposed by `inspect`; options passed here
+        config: run.toml, the file of all options, or a recipe proposed by `inspect`. Options passed here
             override it.
         columns: column name -> fields of `Column` that describe its cells, such as {"kind": "text"}.
         device: device for training: "cpu", "cuda", "mps" or "auto".
         callbacks: callbacks of the run.
-        options: fields of run.toml: of [table], such as target, group and person; of [privacy], such as
-            epsilon and ledger; of [training], such as epochs and seed; of [card], such as title.
+        options: fields of run.toml, such as target, group and person of [table], epsilon and ledger of
+            [privacy], epochs and seed of [training], and title of [card].
 
     Raises:
         SettingError, DataError, ModelError: raised before anything is spent.

@@ -62,7 +62,7 @@ class Checkpoints(Callback):
 
     Args:
         folder: folder of the checkpoints, created if missing.
-        seconds: seconds between two checkpoints; more if saving is slow.
+        seconds: seconds between two checkpoints, or more if saving is slow.
         how_to_resume: advice or command for the last line of a stopped run's message.
 
     Raises:

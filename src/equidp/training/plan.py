@@ -150,7 +150,7 @@ class Plan(_NamedOptions):
             the group adds at most this share of the sensitivity to a gradient, and of the norm to statistics.
             With rates or shares, each group has its own epsilon, and the run has the largest.
         epsilon_by_group: group name -> budget, in the same form, including the run's releases. Other groups
-            have `epsilon`; if that is not given, it is the largest budget. Rates or shares of at most 1
+            have `epsilon`. If that is not given, it is the largest budget. Rates or shares of at most 1
             follow from the budgets.
         protect_by: "sampling": rates follow from the budgets. "scaling": shares of the bound follow from the
             given rates and the budgets; without budgets, from one epsilon for all groups.
@@ -403,7 +403,7 @@ class Plan(_NamedOptions):
 
     @classmethod
     def from_plain(cls, content: Mapping[str, Any]) -> Plan:
-        """Read the result of `to_plain`; method and model must have a name or an import path."""
+        """Read the result of `to_plain`. Method and model must have a name or an import path."""
         from equidp._plain import read_part
 
         _check_method("method", content["method"])  # one of the user's own brings its settings
@@ -755,7 +755,7 @@ _OTHER_NAMES = {
 
 
 def default_plan(data: str | DataSource) -> Plan:
-    """Return the published settings of a named dataset or a source with `published`; else a default plan.
+    """Return the published settings of a named dataset or a source with `published`, or a default plan.
 
     Raises:
         SettingError: the text is not the name of a dataset.

@@ -63,7 +63,7 @@ class LogReleases(Callback):
     `epsilon` is for the whole plan. `epsilon_of_steps_taken` is for the steps so far, and holds only if no
     result decides when to stop. The other values are the method's releases. Exact losses of training data,
     gradient norms and sample sizes are private and not passed. If the function raises an error, training
-    stops after the step is accounted for; another `fit` takes the remaining steps.
+    stops after the step is accounted for. Another `fit` takes the remaining steps.
 
     Args:
         log: function of (values, step): name -> number, and the number of private steps so far. A number for

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 class Release:
     """A private release of a run in addition to its steps. Subclasses are frozen dataclasses of its settings.
 
-    `Plan.resolve` charges it; the ledger lists it by name. A Trainer calls it before the first step, after
-    each epoch and after the last step. It responds with `trainer.release(self, draw)`, which pays, draws and
-    stores the result. The run's folder stores the result in `file` and copies it to `share/`. The dry run,
-    the card and `equidp verify` show it by name. Fields made by `option` become options of `equidp train`.
+    `Plan.resolve` charges it, and the ledger lists it by name. A Trainer calls it before the first step,
+    after each epoch and after the last step. It responds with `trainer.release(self, draw)`, which pays,
+    draws and stores the result. The run's folder stores the result in `file` and copies it to `share/`. The
+    dry run, the card and `equidp verify` show it by name. Fields made by `option` become options of `equidp
+    train`.
 
     Attributes:
         name: name in the ledger.

@@ -167,7 +167,7 @@ class ResolvedPlan:
 
     @classmethod
     def from_plain(cls, content: Mapping[str, Any]) -> ResolvedPlan:
-        """Read the result of `to_plain`; method and model must have a name or an import path."""
+        """Read the result of `to_plain`. Method and model must have a name or an import path."""
         from equidp.training.plan import Plan  # which makes resolved plans
 
         return cls(

@@ -163,7 +163,7 @@ class Run:
         Args:
             delta: default: the run's delta.
             accountant: default: the run's accountant, or "pld" for several rows.
-            rows: number of one person's examples; epsilon usually grows by more than this factor.
+            rows: number of one person's examples. Epsilon usually grows by more than this factor.
 
         Raises:
             SettingError: rows is not a whole number >= 1, or is above 1 with an accountant other than "pld".
@@ -176,7 +176,7 @@ class Run:
         """Epsilon of an example of each group, by name; equal if rates and bounds do not differ.
 
         It is known before the first step. It is empty if groups have no names. If another run in the same
-        ledger has the same groups, its steps count by group; otherwise they count at their largest cost.
+        ledger has the same groups, its steps count by group. Otherwise they count at their largest cost.
 
         Args:
             delta, accountant: as in `epsilon`.

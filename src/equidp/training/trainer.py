@@ -107,20 +107,20 @@ class Trainer:
     """Trains a model privately by DP-SGD steps on Poisson samples.
 
     Args:
-        model: module whose outputs for one example do not depend on other examples; trained in place.
-        optimizer: torch optimizer over the model's parameters; it sees only private gradients.
-        data: one of: a `GroupedDataset`; a map-style torch Dataset of (input, target); one of (input, target,
-            group) with public `group_names` as an attribute; a mapping of tensors [n, ...] with "labels", of
-            which the model receives the others by name; with `collate`, a dataset of any rows that it
+        model: module whose outputs for one example do not depend on other examples. It is trained in place.
+        optimizer: torch optimizer over the model's parameters. It sees only private gradients.
+        data: a `GroupedDataset`, or a map-style torch Dataset of (input, target), or of (input, target,
+            group) with public `group_names` as an attribute. A mapping of tensors [n, ...] with "labels" also
+            works, and the model receives the others by name. With `collate`, a dataset of any rows that it
             accepts. A person with rows in groups of several rates counts as one of the group with the largest
             rate.
         plan: settings of the run, or a plan resolved for this data. None: made from `options`.
         loss: (outputs, targets) -> losses [batch], one per example. If outputs are a mapping, the loss
             receives its `logits`. None: the plan's loss.
-        engine: name in `equidp.engines.ENGINES`, which is tried on made-up rows; or an engine object of this
+        engine: name in `equidp.engines.ENGINES`, which is tried on made-up rows, or an engine object of this
             model and loss, which is used without a trial.
         callbacks: callbacks of the run.
-        ledger: ledger of all runs on this data, with their common limit; or (ledger, name) of a run to
+        ledger: ledger of all runs on this data, with their common limit, or (ledger, name) of a run to
             continue. None: a new one in memory.
         individual: whether to record the share of the sensitivity that each example uses, for
             `individual_report`.
@@ -149,12 +149,13 @@ class Trainer:
         ledger, randomness, engine, loss, scheduler: as given, or made by the Trainer.
         run_id: random name of the run in the ledger.
         num_examples, num_groups, expected_batch_size: n, K (None: groups are not needed) and b.
-        released: results of the plan's releases by name, as plain values; a list for several draws.
+        released: results of the plan's releases by name, as plain values, or a list of them for several
+            draws.
         averaging: average of the weights so far.
         start: origin of the initial weights.
         steps_at_start: number of steps before this Trainer, by its ledger.
         individual: record of each example's share (`individual.accounts`). None: not requested.
-        processes: processes that train together; usually one.
+        processes: processes that train together, usually one.
 
     Raises:
         SettingError, DataError, ModelError, PolicyError, BudgetError: before any budget is spent.
@@ -349,7 +350,7 @@ class Trainer:
     def epsilon_so_far(self, steps: int) -> float:
         """Upper bound of epsilon after `steps` of the planned steps, with the run's releases.
 
-        It holds only if no result decides when to stop; `Run.epsilon` is for the whole plan.
+        It holds only if no result decides when to stop. `Run.epsilon` is for the whole plan.
         """
         others = [entry for entry in self.entries if entry[0] != self.event]
         return epsilon_so_far(steps, self.event, self.steps, self.delta, self.accountant, others)
@@ -601,7 +602,7 @@ class Trainer:
             draw: noise multiplier -> plain JSON values.
 
         Returns:
-            The result; for a release of several draws, all results so far.
+            The result, or all results so far for a release of several draws.
 
         Raises:
             BudgetError: the ledger rejects the payment, so nothing was drawn.
@@ -660,7 +661,7 @@ class Trainer:
         self._run.stop(reason)
 
     def fit(self) -> Run:
-        """Take the remaining steps. After an interruption, call it again; spent budget stays spent."""
+        """Take the remaining steps. After an interruption, call it again. Spent budget stays spent."""
         if not self._has_stepped and self.steps_done >= self.steps:
             raise SettingError(
                 f"the ledger holds all {self.steps} planned steps, and this Trainer took none. Restore the "
