@@ -207,6 +207,10 @@ class Unused(nn.Module):
         (Unused(), drawn(4, 4)),
         (nn.Sequential(nn.Linear(4, 6), nn.ReLU(inplace=True), nn.Linear(6, 2)), drawn(4, 4)),
         (
+            nn.Sequential(nn.Unflatten(1, (2, 2)), nn.Linear(2, 6), nn.ReLU(True), SumOfSquares()),
+            drawn(4, 4),
+        ),
+        (
             nn.Sequential(
                 nn.Conv1d(2, 3, 2), nn.ReLU(inplace=True), nn.ConvTranspose1d(3, 2, 2), SumOfSquares()
             ),
@@ -230,6 +234,7 @@ class Unused(nn.Module):
         "reused conv",
         "unused",
         "in place",
+        "in place at positions",
         "transposed",
         "weight norm",
         "weight norm alone",

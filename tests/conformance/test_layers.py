@@ -109,10 +109,15 @@ CASES = {
     "conv2d": Case(lambda: nn.Conv2d(2, 4, 3, stride=2, padding=1, groups=2), (2, 5, 6)),
     "conv1d of 8 channels": Case(lambda: nn.Conv1d(8, 8, 2, padding=1, padding_mode="reflect"), (8, 5)),
     "conv2d, groups of 8": Case(lambda: nn.Conv2d(16, 16, 3, stride=2, dilation=2, groups=2), (16, 7, 6)),
+    "conv2d, same": Case(lambda: nn.Conv2d(2, 2, 2, padding="same"), (2, 5, 4)),
+    "depthwise conv1d": Case(lambda: nn.Conv1d(4, 4, 3, dilation=2, padding=2, groups=4, bias=False), (4, 6)),
     "conv3d": Case(lambda: nn.Conv3d(2, 3, 2, bias=False), (2, 3, 4, 3)),
     "transposed conv1d": Case(lambda: nn.ConvTranspose1d(2, 3, 2), (2, 5)),
     "transposed conv2d": Case(lambda: nn.ConvTranspose2d(2, 4, 3, stride=2, groups=2), (2, 3, 4)),
     "transposed, groups of 8": Case(lambda: nn.ConvTranspose2d(16, 16, 2, stride=2, groups=2), (16, 3, 2)),
+    "transposed, dilated": Case(
+        lambda: nn.ConvTranspose2d(2, 4, 2, 3, padding=1, output_padding=2, dilation=2, bias=False), (2, 3, 2)
+    ),
     "transposed conv3d": Case(lambda: nn.ConvTranspose3d(2, 3, 2), (2, 3, 2, 3)),
     "embedding with padding": Case(lambda: nn.Embedding(4, 3, padding_idx=0), (6,), vocabulary=4),
     "bag, sum": Case(lambda: nn.EmbeddingBag(4, 3, mode="sum"), (6,), vocabulary=4),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils.data import TensorDataset
 
 import equidp
@@ -82,14 +82,6 @@ def packed(model: Any, tokens: Tensor) -> Tensor:
     return model.out(model.rnn(values)[1][0][-1])
 
 
-def packed_and_padded(model: Any, tokens: Tensor) -> Tensor:
-    values = pack_padded_sequence(
-        model.words(tokens), lengths_of(tokens), batch_first=True, enforce_sorted=False
-    )
-    outputs, lengths = pad_packed_sequence(model.rnn(values)[0], batch_first=True, total_length=TIME)
-    return model.out(outputs.sum(dim=1) / lengths[:, None])
-
-
 def sorted_and_packed(model: Any, tokens: Tensor) -> Tensor:
     lengths, order = (tokens != model.pad).sum(dim=1).sort(descending=True)
     values = pack_padded_sequence(model.words(tokens[order]), lengths, batch_first=True)
@@ -107,11 +99,6 @@ def texts(compute: Callable[..., Any], pad: int = 0) -> nn.Module:
 def with_class_token(model: Any, values: Tensor) -> Tensor:
     tokens = torch.cat([model.first.expand(len(values), -1, -1), model.patches(values)], dim=1)
     return model.out(model.block(tokens + model.places(torch.arange(9).expand(len(values), -1)))[:, 0])
-
-
-def with_positions(model: Any, tokens: Tensor) -> Tensor:
-    values = model.words(tokens) + model.places(torch.arange(tokens.shape[1]))
-    return model.out(model.block(values).mean(dim=1))
 
 
 def variational(model: Any, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -132,22 +119,12 @@ def frozen_norm() -> nn.Module:
     return model
 
 
-def images(*shape: int) -> Tensor:
-    return torch.rand(ROWS, *shape)
-
-
 def numbers(*shape: int) -> Tensor:
     return torch.randn(ROWS, *shape)
 
 
 SOUND: dict[str, Callable[[], tuple[Any, ...]]] = {
-    "one logit": lambda: (
-        nn.Linear(6, 1), numbers(6), TARGETS[:, None].float(), nn.BCEWithLogitsLoss(reduction="none")),
-    "packed lstm, padded again": lambda: (texts(packed_and_padded), words()),
     "bag of words": lambda: (nn.Sequential(nn.EmbeddingBag(WORDS, 8), nn.Linear(8, 2)), words()),
-    "transformer with positions": lambda: (
-        Of(with_positions, words=nn.Embedding(WORDS, 8), places=nn.Embedding(TIME, 8), out=nn.Linear(8, 2),
-           block=nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)), words()),
     "vision transformer": lambda: (
         Of(with_class_token, first=torch.randn(1, 1, 16), patches=nn.Linear(12, 16),
            places=nn.Embedding(9, 16), out=nn.Linear(16, 2),
@@ -159,9 +136,6 @@ SOUND: dict[str, Callable[[], tuple[Any, ...]]] = {
         Of(lambda own, x: own.out(nn.functional.dropout(torch.relu(own.first(x)), 0.5, training=True)),
            first=nn.Linear(6, 8), out=nn.Linear(8, 2)), numbers(6)),
     "frozen batch normalisation": lambda: (frozen_norm(), numbers(6)),
-    "segmentation": lambda: (
-        nn.Conv2d(3, 2, 3, padding=1), images(3, 6, 6), torch.randint(2, (ROWS, 6, 6)),
-        lambda outputs, targets: LOSS(outputs, targets).mean(dim=(1, 2))),
     "bytes": lambda: (
         Of(lambda own, x: own.out(x.flatten(1).float() / 255), out=nn.Linear(48, 2)),
         torch.randint(0, 256, (ROWS, 3, 4, 4), dtype=torch.uint8)),
@@ -199,10 +173,6 @@ def rare(own: Any, values: Tensor) -> Tensor:
     return own.out(centred(hidden) if (values > 1000).any() else hidden)
 
 
-def contrastive(outputs: Tensor, targets: Tensor) -> Tensor:
-    return LOSS(outputs @ outputs.T, torch.arange(len(outputs)))
-
-
 class Running(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -214,10 +184,6 @@ class Running(nn.Module):
         return self.layer(values - self.mean)
 
 
-def mixed_up(own: Any, values: Tensor) -> Tensor:
-    return own.out(0.5 * values + 0.5 * values[torch.randperm(len(values))])
-
-
 def shifted(own: Any, values: Tensor) -> Tensor:
     own.before, before = values.detach(), getattr(own, "before", values)
     return own.out(values + before.mean(dim=0))
@@ -226,30 +192,21 @@ def shifted(own: Any, values: Tensor) -> Tensor:
 MIXING: dict[str, Callable[[], tuple[Any, ...]]] = {
     "batch normalisation": lambda: (
         nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)), numbers(6)),
-    "sorted and packed": lambda: (texts(sorted_and_packed), words()),
     "sorted and packed, padded by the last word": lambda: (
         texts(sorted_and_packed, WORDS - 1), words(WORDS - 1)),
-    "centred": lambda: (two_layers(centred), numbers(6)),
     "pairs": lambda: (two_layers(lambda h: h + 0.1 * h[torch.arange(len(h)) ^ 1 % len(h)]), numbers(6)),
     "rank in the batch": lambda: (
         two_layers(lambda h: h * h.detach()[:, :1].argsort(0).argsort(0) / len(h)), numbers(6)),
-    "attention over the batch": lambda: (
-        Of(lambda own, x: own.out(own.block(x).mean(1)), block=nn.TransformerEncoderLayer(6, 2, 8, 0.0),
-           out=nn.Linear(6, 2)), numbers(5, 6)),
     "a closed gate": lambda: (
         Of(gated, first=nn.Linear(6, 8), out=nn.Linear(8, 2), gate=torch.zeros(())), numbers(6)),
-    "mixed inputs": lambda: (Of(mixed_up, out=nn.Linear(6, 2)), numbers(6)),
     "running mean": lambda: (Running(), numbers(6)),
     "the batch before": lambda: (Of(shifted, out=nn.Linear(6, 2)), numbers(6)),
     "trimmed to the longest": lambda: (
         Of(lambda own, x: own.out(own.words(x[:, : int(lengths_of(x).max())]).mean(1)), out=nn.Linear(8, 2),
            words=nn.Embedding(WORDS, 8)), words()),
-    "a loss of pairs": lambda: (nn.Linear(6, 4), numbers(6), TARGETS, contrastive),
     "a loss divided by the batch": lambda: (
         nn.Linear(6, 2), numbers(6), TARGETS, lambda out, y: LOSS(out, y) / len(out)),
     "a loss that averages": lambda: (nn.Linear(6, 2), numbers(6), TARGETS, nn.CrossEntropyLoss()),
-    "spectral norm": lambda: (
-        nn.utils.parametrizations.spectral_norm(nn.Linear(6, 2)), numbers(6)),
     "a table that bounds its rows": lambda: (
         nn.Sequential(nn.Embedding(WORDS, 8, max_norm=1.0), nn.Flatten(), nn.Linear(8 * TIME, 2)), words()),
 }  # fmt: skip

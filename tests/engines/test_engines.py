@@ -109,26 +109,6 @@ def test_a_module_without_a_rule_drops_out_as_without_an_engine():
     torch.testing.assert_close(total, weights @ oracle, rtol=1e-10, atol=1e-14)
 
 
-class Shuffled(nn.Module):
-    """Draws its dropout in another order than one example at a time would."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.shift = nn.Parameter(torch.randn(6))
-        self.out = nn.Linear(6, 2)
-
-    def forward(self, values: Tensor) -> Tensor:
-        return self.out(nn.functional.dropout((values + self.shift).T.contiguous(), 0.4, self.training).T)
-
-
-@pytest.mark.parametrize("model", [OwnAndDropout(), Shuffled()], ids=["rows first", "rows last"])
-def test_sums_keep_to_norms_whatever_a_module_without_a_rule_drops_out(model):
-    measured = make_engine("ghost", model, loss)(torch.randn(9, 6), torch.arange(9) % 2)
-    for index in range(9):
-        total = torch.cat([each.flatten() for each in measured.sums(torch.eye(9)[index]).values()])
-        torch.testing.assert_close(total.norm().float(), measured.norms[index], rtol=1e-5, atol=0)
-
-
 def test_chunks_that_run_differently_twice_add_no_more_than_their_norms():
     """The functional engine computes long batches again; Python's own random numbers are others then."""
     draws = iter([0.1] * 3 + [50.0, float("nan"), 50.0])

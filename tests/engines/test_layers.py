@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 from unittest.mock import patch
 
 import pytest
 import torch
-from hypothesis import assume, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
@@ -28,37 +29,6 @@ def _seeded():
 def calls_of(measured: Measured) -> list[Call]:
     """Calls that a batch measured by the ghost engine keeps for its weighted sum."""
     return measured.sums.__self__.calls
-
-
-@pytest.mark.soak
-@given(
-    dimensions=st.integers(1, 3),
-    channels=st.sampled_from([(1, 1, 2), (1, 3, 2), (2, 2, 4), (4, 4, 4), (1, 9, 3), (2, 18, 4)]),
-    kernel=st.integers(1, 3),
-    stride=st.integers(1, 2),
-    dilation=st.integers(1, 2),
-    padding=st.sampled_from([0, 1, 2, "same", "valid"]),
-    mode=st.sampled_from(["zeros", "reflect", "replicate", "circular"]),
-    bias=st.booleans(),
-)
-@settings(max_examples=40)
-def test_convolutions(dimensions, channels, kernel, stride, dilation, padding, mode, bias):
-    groups, inputs, outputs = channels
-    if padding == "same":
-        stride = 1
-    layer = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[dimensions - 1](
-        inputs,
-        outputs,
-        kernel,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        groups=groups,
-        bias=bias,
-        padding_mode=mode,
-    )
-    size = (7, 6, 5)[:dimensions]
-    assert_exact(nn.Sequential(layer, SumOfSquares()).double(), drawn(3, inputs, *size))
 
 
 @given(
@@ -115,38 +85,6 @@ def test_products_are_of_full_precision_and_what_was_set_is_set_again():
         matmul.fp32_precision = before
 
 
-@pytest.mark.soak
-@given(
-    dimensions=st.integers(1, 3),
-    channels=st.sampled_from([(1, 1, 2), (1, 3, 2), (2, 2, 4), (4, 4, 4), (1, 3, 9), (2, 4, 18)]),
-    kernel=st.integers(1, 3),
-    stride=st.integers(1, 3),
-    dilation=st.integers(1, 3),
-    padding=st.integers(0, 2),
-    extra=st.integers(0, 2),
-    bias=st.booleans(),
-)
-@settings(max_examples=40)
-def test_transposed_convolutions(dimensions, channels, kernel, stride, dilation, padding, extra, bias):
-    groups, inputs, outputs = channels
-    layer = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)[dimensions - 1](
-        inputs,
-        outputs,
-        kernel,
-        stride=stride,
-        padding=padding,
-        output_padding=min(extra, max(stride, dilation) - 1),
-        groups=groups,
-        bias=bias,
-        dilation=dilation,
-    )
-    assume(3 + dilation * (kernel - 1) - 2 * padding >= 1 or stride > 1)
-    assert_exact(nn.Sequential(layer, SumOfSquares()).double(), drawn(3, inputs, *(5, 4, 4)[:dimensions]))
-
-
-RECURRENT = {"RNN": nn.RNN, "LSTM": nn.LSTM, "GRU": nn.GRU}
-
-
 class Reader(nn.Module):
     """A recurrent layer, read by outputs, last states or both; batch first, second, or packed by length."""
 
@@ -189,86 +127,58 @@ class Reader(nn.Module):
         return hidden, 2 * share.expand(count, -1, layer.hidden_size).contiguous()
 
 
-@pytest.mark.soak
-@given(
-    kind=st.sampled_from(sorted(RECURRENT)),
-    layers=st.integers(1, 2),
-    both_ways=st.booleans(),
-    bias=st.booleans(),
-    batch_first=st.booleans(),
-    steps=st.integers(1, 5),
-    size=st.integers(2, 4),
-    projected=st.booleans(),
-    relu=st.booleans(),
-    read=st.sampled_from(["outputs", "states", "both"]),
-    packed=st.booleans(),
-    started=st.booleans(),
+@pytest.mark.parametrize(
+    ("layer", "how"),
+    [
+        (nn.RNN(3, 4, num_layers=2, nonlinearity="relu", bias=False), {"read": "states", "started": True}),
+        (nn.LSTM(3, 4, proj_size=1, bidirectional=True, batch_first=True), {"read": "both", "packed": True}),
+        (nn.LSTM(3, 4, num_layers=2), {"read": "outputs", "packed": True, "started": True}),
+        (nn.GRU(3, 2, bidirectional=True), {"read": "both", "packed": True, "started": True}),
+    ],
+    ids=["rnn", "projected lstm", "lstm", "gru"],
 )
-@settings(max_examples=30)
-def test_recurrent_layers(
-    kind, layers, both_ways, bias, batch_first, steps, size, projected, relu, read, packed, started
-):
-    own = {"proj_size": 1} if kind == "LSTM" and projected else {}
-    own |= {"nonlinearity": "relu"} if kind == "RNN" and relu else {}
-    layer = RECURRENT[kind](
-        3, size, num_layers=layers, bidirectional=both_ways, bias=bias, batch_first=batch_first, **own
-    )
-    model = Reader(layer, read=read, packed=packed, started=started).double()
-    assert_exact(model, drawn(4, steps, 3))
+def test_recurrent_layers(layer, how):
+    """Time first, packed by length, with initial states and projections."""
+    assert_exact(Reader(copy.deepcopy(layer), **how).double(), drawn(4, 5, 3))
 
 
-@pytest.mark.soak
-@given(
-    heads=st.sampled_from([1, 2, 4]),
-    queries=st.integers(1, 4),
-    keys=st.integers(1, 5),
-    batch_first=st.booleans(),
-    bias=st.booleans(),
-    need_weights=st.booleans(),
-    kind=st.sampled_from(["self", "cross", "other sizes"]),
-    masked=st.sampled_from(["", "padding", "padding as numbers", "causal", "by head"]),
+class CrossAttention(nn.Module):
+    """Attention of three positions to four others behind a mask."""
+
+    def __init__(self, masked: str, **settings) -> None:
+        super().__init__()
+        self.layer = nn.MultiheadAttention(8, 2, **settings)
+        self.masked = masked
+
+    def forward(self, values: Tensor) -> Tensor:
+        layer, padding = self.layer, torch.arange(4).expand(len(values), 4) > (values[:, :1, 0] > 0)
+        blocked = torch.triu(torch.ones(3, 4), 1).bool()
+        by_head = values[:, None, :1, :4] * torch.tensor([1.0, 3.0])[:, None, None]
+        masks = {
+            "padding": {"key_padding_mask": padding},
+            "numbers": {"key_padding_mask": -3.0 * padding, "attn_mask": -2.0 * blocked.double()},
+            "by head": {"attn_mask": by_head.expand(-1, -1, 3, -1).flatten(0, 1), "need_weights": False},
+        }[self.masked]
+        given = [values[:, :3], values[:, 3:, : layer.kdim], values[:, 3:, : layer.vdim]]
+        if not layer.batch_first:
+            given = [each.transpose(0, 1) for each in given]
+        read, weights = layer(*given, **masks)
+        read = read if layer.batch_first else read.transpose(0, 1)
+        shown = [each.flatten(1) for each in (read, weights) if each is not None]
+        return SumOfSquares()(torch.cat(shown, dim=1))
+
+
+@pytest.mark.filterwarnings("ignore:Support for mismatched")
+@pytest.mark.parametrize(
+    ("masked", "settings"),
+    [
+        ("padding", {"kdim": 3, "vdim": 5, "batch_first": True}),
+        ("numbers", {"kdim": 3, "vdim": 5, "bias": False}),
+        ("by head", {}),
+    ],
 )
-@settings(max_examples=30)
-def test_attention(heads, queries, keys, batch_first, bias, need_weights, kind, masked):
-    sizes = {"kdim": 3, "vdim": 5} if kind == "other sizes" else {}
-    keys = queries if kind == "self" else keys
-
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.attention = nn.MultiheadAttention(8, heads, bias=bias, batch_first=batch_first, **sizes)
-
-        def forward(self, values: Tensor) -> Tensor:
-            query, key = values[:, :queries], values[:, -keys:].flip(1)
-            given = (
-                [query] * 3
-                if kind == "self"
-                else [query, key[..., : sizes.get("kdim")], key[..., : sizes.get("vdim")]]
-            )
-            if not batch_first:
-                given = (
-                    [given[0].transpose(0, 1)] * 3 if kind == "self" else [x.transpose(0, 1) for x in given]
-                )
-            read, weights = self.attention(*given, need_weights=need_weights, **self._masks(values))
-            read = read if batch_first else read.transpose(0, 1)
-            shown = torch.cat([read.flatten(1), weights.flatten(1)], 1) if need_weights else read
-            return SumOfSquares()(shown)
-
-        def _masks(self, values: Tensor) -> dict[str, Tensor]:
-            padding = torch.arange(keys).expand(len(values), keys) > (values[:, :1, 0] > 0)
-            blocked = torch.triu(torch.ones(queries, keys), 1).bool()
-            return {
-                "": {},
-                "padding": {"key_padding_mask": padding},
-                "padding as numbers": {
-                    "key_padding_mask": -3.0 * padding,
-                    "attn_mask": -2.0 * blocked.double(),
-                },
-                "causal": {"attn_mask": blocked},
-                "by head": {"attn_mask": blocked.expand(len(values) * heads, -1, -1)},
-            }[masked]
-
-    assert_exact(Model().double(), drawn(4, 7, 8))
+def test_attention(masked, settings):
+    assert_exact(CrossAttention(masked, **settings).double(), drawn(4, 7, 8))
 
 
 @pytest.mark.parametrize("seed", range(3))
