@@ -26,7 +26,7 @@ def check_writable(path: Name, *needed: Name | None) -> None:
     """Raise unless a file can be written; change nothing. Call it before training.
 
     Args:
-        path: the file to be written; behind a link, the file that the link names.
+        path: file to be written; behind a link, the file that the link names.
         needed: files, and folders of files, that must not be overwritten.
 
     Raises:

@@ -59,7 +59,7 @@ def read_part(kind: type[_Part], content: Mapping[str, Any], place: str = "") ->
     """Return a dataclass from plain values by field.
 
     Args:
-        kind: the dataclass. The types of its fields say how each is read.
+        kind: dataclass. The types of its fields say how each is read.
         content: values as in TOML and JSON. A text means a list of one.
         place: its place, such as "[column.lab]".
 

@@ -26,7 +26,7 @@ from equidp.kernel.epsilon import (
 from equidp.kernel.event import SMALLEST_SHARE, Entries, Event, EventCounts
 
 PROTECTIONS = ("sampling", "scaling")
-"""Ways in which a group has a smaller epsilon than others: it is drawn less often, or has a smaller bound."""
+"""Ways to a smaller epsilon for a group: it is drawn less often, or has a smaller bound."""
 
 _TOLERANCE = 1e-4
 """Relative, on the noise multiplier."""
@@ -57,7 +57,7 @@ def calibrate_noise(
         delta: delta in (0, 1).
         step: one step at noise multiplier 1, with statistics noise sigma_s / sigma.
         steps: T >= 1.
-        accountant: a name from `ACCOUNTANTS`.
+        accountant: name from `ACCOUNTANTS`.
         spent: what counts towards the target in addition to the steps.
 
     Returns:
@@ -136,7 +136,7 @@ def _least_noise(
 ) -> float | None:
     """Return the least noise whose run costs at most the target, or None if 10^6 is too little.
 
-    It is one at which the cost was computed, and no more than the target.
+    The cost was computed at this noise, and is at most the target.
     """
 
     @cache
@@ -205,22 +205,23 @@ def calibrate_share(
     accountant: str = "pld",
     spent: EventCounts = (),
 ) -> float:
-    """Return the share, of the sample rate or of the bound, at which a run costs a group at most its budget.
+    """Return the share of the sampling rate or bound at which a run costs a group at most its budget.
 
     Args:
         budget: epsilon of the group, > 0.
         delta: delta in (0, 1).
         step: cost of a step to an example with the whole rate and the whole bound.
         steps: T >= 1.
-        protect_by: "sampling", of the rate; "scaling", of the bound, which statistics are bounded by too.
-        accountant: a name from `ACCOUNTANTS`.
+        protect_by: "sampling": share of the rate. "scaling": share of the bound, which also bounds
+            statistics.
+        accountant: name from `ACCOUNTANTS`.
         spent: what counts for the group in addition to the steps.
 
     Returns:
-        The share, in (0, 1]; of a bound, at least 1/16. It costs at least 99% of the budget, or is 1.
+        The share, in (0, 1], or for a bound at least 1/16. It costs at least 99% of the budget, or is 1.
 
     Raises:
-        SettingError: a budget that no share meets.
+        SettingError: no share meets the budget.
 
     >>> step = Event(rate=0.02, noise=1.22)
     >>> share = calibrate_share(1.0, 1e-5, step, 1000, accountant="rdp")

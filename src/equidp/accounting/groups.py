@@ -21,7 +21,7 @@ from equidp.kernel.event import SMALLEST_SHARE, Event, EventCounts, Label, Share
 OTHER_GROUPS = "*"
 """Name of all groups that are not named."""
 ByGroup = Mapping[str, float] | str | None
-"""Numbers by name of a group, also as a text such as "rare=2,*=1". None: none."""
+"""Numbers by group name, also as a text such as "rare=2,*=1". None: none."""
 BUDGETS = "epsilon_by_group"
 """Name of the setting that gives each group an epsilon."""
 _RANGES = {
@@ -32,7 +32,7 @@ _RANGES = {
 
 
 def numbers_by_group(setting: str, given: ByGroup) -> dict[str, float]:
-    """Return numbers by name of a group, of a mapping or a text. {}: none are given.
+    """Return numbers by group name, from a mapping or a text. {}: none are given.
 
     >>> numbers_by_group("rates", "rare=2, *=1")
     {'rare': 2.0, '*': 1.0}
@@ -59,10 +59,10 @@ def numbers_by_group(setting: str, given: ByGroup) -> dict[str, float]:
 @final
 @dataclass(frozen=True)
 class GroupSettings:
-    """Public numbers by name of a group, by which a run treats examples of groups differently.
+    """Public numbers by group name, by which a run treats groups differently.
 
     Attributes:
-        rates: multiples of the sample rate, "*" for all groups that are not named; left out: 1.
+        rates: multiples of the sampling rate, "*" for all groups that are not named. Default: 1.
         bound_shares: shares of the bound, in the same form.
         budgets: epsilon of each group. Other groups have the run's epsilon; if that is not given, it is the
             largest budget. Rates or shares follow from them.
@@ -163,7 +163,7 @@ class GroupSettings:
         """Return the settings, with rates or shares instead of budgets, and the event of a step.
 
         Args:
-            schedule: sample rate q, that rates are multiples of, and number of steps T.
+            schedule: sampling rate q, that rates are multiples of, and number of steps T.
             delta: delta of the whole run.
             statistics_ratio: sigma_s / sigma of a policy with statistics. None: the policy has none.
             epsilon, risk: targets of the whole run to which the noise is calibrated, instead of the largest
@@ -299,7 +299,7 @@ class LabelBudgets:
 
     Attributes:
         by_label: epsilon of each label; for None: for everyone.
-        plan: all that the run is to spend. It counts whole, taken or not.
+        plan: everything that the run plans to spend. It counts in full, taken or not.
         delta, accountant: delta and accountant of the epsilons.
     """
 

@@ -38,7 +38,7 @@ def epsilon_so_far(
         event: one step.
         total_steps: T.
         delta: delta in (0, 1).
-        accountant: a name from `ACCOUNTANTS`.
+        accountant: name from `ACCOUNTANTS`.
         beside: (event, count) pairs that count from the start.
     """
     grid = sorted({math.ceil(total_steps ** (i / 24)) for i in range(24)} | {total_steps})

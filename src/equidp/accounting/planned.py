@@ -20,7 +20,7 @@ RELEASE_EPSILON = 0.1
 
 
 class Schedule(NamedTuple):
-    """Sample rate and number of steps of a run.
+    """Sampling rate and number of steps of a run.
 
     Attributes:
         sample_rate: q = b / n, in (0, 1].
@@ -53,7 +53,7 @@ def checked_schedule(
     steps: int | None = None,
     sample_rate: float | None = None,
 ) -> Schedule:
-    """Return sample rate q = b / n, unless it is given, and number of steps, T = floor(epochs / q).
+    """Return sampling rate q = b / n, unless it is given, and number of steps, T = floor(epochs / q).
 
     Raises:
         SettingError: a batch larger than the data, or no step at all.

@@ -37,9 +37,9 @@ def epsilon(entries: Entries, delta: float, accountant: str = "pld", rows: int =
     | several rows, an accountant other than pld | SettingError |
 
     Args:
-        entries: (event, how often) pairs.
+        entries: (event, count) pairs.
         delta: delta in (0, 1).
-        accountant: a name from `ACCOUNTANTS`.
+        accountant: name from `ACCOUNTANTS`.
         rows: number of rows >= 1. At the same delta, epsilon is usually more than `rows` times the epsilon of
             one row.
 
@@ -84,7 +84,7 @@ def mechanism(entries: Entries, rows: int = 1) -> dp_accounting.DpEvent:
     | --- | --- |
     | no step | NoOpDpEvent |
     | a step without noise | contains NonPrivateDpEvent: epsilon is infinite |
-    | sample rate 1 | one Gaussian of sensitivity `rows` |
+    | sampling rate 1 | one Gaussian of sensitivity `rows` |
     | draws that are too rare or too many to list | counted as more rows drawn |
     """
     if checked_rows(rows) == 1:

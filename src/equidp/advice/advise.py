@@ -71,7 +71,7 @@ class Rule:
         holds: whether data is of this kind. The first rule that holds is taken.
         evidence: for method, features and settings together.
         settings: fields of `Plan` and settings of the method. Empty: the user's plan.
-        method: a name from `METHODS`.
+        method: name from `METHODS`.
         deviation: standard deviation of a prediction (the difference of two logits) due to noise only, from
             which the learning rate follows. None: `settings` have it.
     """
@@ -149,12 +149,12 @@ class Advice:
     """Method, features and settings for a dataset and a model.
 
     Attributes:
-        method: a name from `METHODS`.
-        features: a name from `FEATURES`. None: inputs as they are.
+        method: name from `METHODS`.
+        features: name from `FEATURES`. None: inputs as they are.
         settings: fields of `Plan` and settings of the method, by name. Empty: the user's plan.
         binning: binning of the columns of a table. None: as they are encoded.
         evidence: sentence on the evidence for the choice, or "" if the user chose otherwise.
-        caution: a sentence on what the settings cannot do. "": none.
+        caution: sentence on what the settings cannot do. "": none.
         given: settings that the user gave.
 
     Example:

@@ -86,7 +86,7 @@ def choose_plan(
         train: training part of the split of `source_to_read`.
         seed: seed of the split.
         given: settings of the plan and of methods that the user gives, by name.
-        settings: a name from `SETTINGS`.
+        settings: name from `SETTINGS`.
         method: method to train by; "auto": the recommended one.
         swept: names of settings that the user compares values of.
         level: epsilon or risk of the runs, by name; the strictest of several.

@@ -23,7 +23,7 @@ _TIE = 1e-4
 class CanaryEngine:
     """Engine whose inputs are numbers of examples, [batch, 1], so that an audit knows who was drawn.
 
-    An inner engine measures the examples. One of a number beyond them is a canary, with a chosen gradient.
+    An inner engine measures the examples. A number beyond them is a canary, with a chosen gradient.
 
     Args:
         engine: measures the examples.
@@ -76,7 +76,7 @@ class CanaryEngine:
 
 
 def best_norms(policy: Policy, state: Any, num_groups: int) -> Tensor:
-    """Norm for each group, [K], whose weighted gradient is longest under the policy.
+    """Norm for each group, [K], with the longest weighted gradient under the policy.
 
     The largest norm if several tie: beyond every bound, if the policy drops nothing.
     """

@@ -51,12 +51,12 @@ class Audit:
     Do not share it if the data is private: it reads raw data, and no ledger is charged for it.
 
     Attributes:
-        procedure: text that names what was audited.
-        method: the method's name.
+        procedure: name of what was audited.
+        method: name of the method.
         delta: delta of claim and bounds.
         level: confidence level, for "all" by itself, and for all groups together.
         bounds: by group, then "all".
-        noise_multiplier: sigma, that the claim gives.
+        noise_multiplier: noise multiplier sigma of the claim.
 
     Example:
         >>> from equidp.audit import Audit, GroupBound

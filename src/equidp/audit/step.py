@@ -195,7 +195,7 @@ class RepeatedRuns:
     effect that shrinks them is visible in the same direction.
 
     Args:
-        planned: a run on all examples but the canary, with its model in training mode.
+        planned: run on all examples but the canary, with its model in training mode.
 
     Attributes:
         event: event of one step.

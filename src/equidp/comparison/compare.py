@@ -87,7 +87,7 @@ class PreparedComparison:
     Attributes:
         asked: comparison plan.
         source: source of the data.
-        data: the split of the first seed.
+        data: split of the first seed.
         choice: plans that the runs train by.
         sizes: seed -> number of training examples.
         group_names: group names of the data.

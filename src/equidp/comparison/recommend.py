@@ -32,7 +32,7 @@ class Standing:
 
     Attributes:
         label: its name, with its setting if several are compared.
-        value: the metric over all examples.
+        value: metric over all examples.
         gap: the largest gap in cost between two groups.
         behind: loss in the metric against the best method.
         by: label of the method that beats it in every group, or "" if none does, or if this was not tested.
@@ -70,7 +70,7 @@ class Recommendation:
         wider: candidates with a clearly larger gap than the taken one.
         alike: other candidates, the smallest gap first.
         uninformative: labels of methods that are no better than one constant prediction.
-        seeds: the fewest seeds of a method in which the metric is defined.
+        seeds: fewest seeds of a method in which the metric is defined.
         faults: judgements of references that do not serve.
     """
 
@@ -131,7 +131,7 @@ def recommend_methods(
 
     Args:
         costs: costs from `equidp.evaluation.costs.privacy_costs`.
-        metric: the metric of costs and gaps.
+        metric: metric of costs and gaps.
         gap_tolerance: how much worse in the metric a candidate may be on average.
     """
     private, judged = costs[costs["method"] != BASELINE], judge_baselines(costs, gap_tolerance, BASELINE)

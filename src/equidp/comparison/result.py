@@ -42,7 +42,7 @@ class Setup:
         group_names, class_names: group names and class names of the data.
         num_train_by_seed: training examples of each seed's split.
         train_group_sizes, test_group_sizes: examples of each group in the split of the first seed.
-        most_frequent_class: the class of most test examples, and its share of them.
+        most_frequent_class: class of most test examples, and its share of them.
         notes: sentences on how the data was prepared, above all what epsilon does not cover.
         plan: plan of the reference, worked out for the split of the first seed.
         settings: requested settings of the runs, with their origins.
@@ -50,10 +50,10 @@ class Setup:
         seeds: one run of each method and setting per seed.
         versions: versions of the packages that the results depend on.
         gap_tolerance: largest gap in privacy cost that counts as equal.
-        command: the command that made the comparison, or "" without a command.
+        command: command that made the comparison, or "" without a command.
         swept: settings of which several values were compared -> those values; columns of the results.
         positive: name of the positive class, or "" unless there are two.
-        against: the method that others are compared with seed by seed, or "" for none.
+        against: method that others are compared with seed by seed, or "" for none.
         auto_takes: method that "auto" was compared as. "": it was not, or has its own row.
     """
 

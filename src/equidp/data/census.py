@@ -43,10 +43,10 @@ class Preparation:
     Attributes:
         numbers: columns of numbers, scaled by the training split.
         categories: codes of each other column, one 0/1 input for each code. Other codes are all zeros.
-        target: a column, and its code for class 1.
-        female: a column, and its code for group 1.
+        target: column, and its code for class 1.
+        female: column, and its code for group 1.
         class_names: names of classes 0 and 1.
-        source: a name for the people, the same for every preparation of their rows.
+        source: name for the people, the same for every preparation of their rows.
         standardised: scale numbers to mean 0 and deviation 1; otherwise to [0, 1].
     """
 

@@ -38,7 +38,7 @@ def count_classes(
 def balanced_class_weights(counts: Mapping[str, float], noise_multiplier: float) -> dict[str, float]:
     """Return weights that give each class the same part in the loss: n / (K count).
 
-    A count below the deviation of its noise is taken to be that, so that noise makes no weight enormous.
+    A count below the deviation of its noise is raised to it, so that noise makes no weight huge.
 
     Args:
         counts: counts from `count_classes`.

@@ -1,4 +1,4 @@
-"""Rows by person: all rows of one person are one example, so that privacy is promised to people."""
+"""Rows by person: all rows of one person are one example, so that privacy holds for people."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def published_settings(data: str | DataSource) -> Settings:
     """Return the published settings of a named dataset, or of a source that has them, or {} without any.
 
     Raises:
-        SettingError: a text that names no data.
+        SettingError: the text is not the name of a dataset.
     """
     if isinstance(data, str):
         if data not in PUBLISHED:

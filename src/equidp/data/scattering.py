@@ -1,4 +1,4 @@
-"""Scattering coefficients of images: fixed wavelets, moduli and averages, which nothing is learned for."""
+"""Scattering coefficients of images: fixed wavelets, moduli and averages, with nothing learned."""
 
 from __future__ import annotations
 

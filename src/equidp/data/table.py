@@ -54,7 +54,7 @@ class TableSource:
     """A CSV or Parquet file. Target, group and dropped columns are not among the inputs.
 
     Attributes:
-        path: the file.
+        path: path of the file.
         recipe: recipe to read it by, with target and group. Numbers without public bounds are standardised by
             the training split, which epsilon does not cover.
         private_noise: see `ColumnSource`.
@@ -156,7 +156,7 @@ class Unencoded:
         features: [n, columns], floats and texts.
         examples: all data of each row except the inputs, which are [n, 0].
         train, test: row indices of either set, in order.
-        people: the training rows of each person, whose rows are one example. None: each row is one.
+        people: training rows of each person, whose rows are one example. None: each row is one.
         notes: sentences on the choice of the rows.
         textual: names of the target and group columns that hold texts.
     """

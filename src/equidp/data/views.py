@@ -68,7 +68,7 @@ class Views:
 
     Attributes:
         count: K views of each image.
-        augmentation: a name in `AUGMENTATIONS`: "none", "flip", "shift" or "flip-shift".
+        augmentation: name in `AUGMENTATIONS`: "none", "flip", "shift" or "flip-shift".
 
     Raises:
         SettingError: an unknown name, K < 1, or several views that would all be the same.

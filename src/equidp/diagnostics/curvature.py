@@ -62,7 +62,7 @@ def estimate_trace(
 
     Args:
         product: product with the matrix, exact or unbiased. Its spread is in the standard error.
-        like: a vector, [parameters], of the length, type and device of those to draw.
+        like: vector, [parameters], of the length, type and device of those to draw.
         vectors: vectors of random signs; with fewer than 30, the standard error itself is uncertain.
         generator: generator of the signs; on the CPU.
     """
@@ -83,7 +83,7 @@ def extreme_eigenvalues(
 
     Args:
         product: product with the matrix; deterministic.
-        like: a vector, [parameters], of the length, type and device of those to compute.
+        like: vector, [parameters], of the length, type and device of those to compute.
         products: the most that are computed.
         generator: generator of the first vector; on the CPU.
     """

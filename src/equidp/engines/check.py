@@ -294,7 +294,7 @@ def _wrong_gradients(
 
 
 def check_padding(model: nn.Module, loss: LossFunction, pairs: Sequence[tuple[Examples, Examples]]) -> None:
-    """Refuse a model or a loss by which an example's gradient changes with its padding.
+    """Reject a model or a loss by which an example's gradient changes with its padding.
 
     The padded length of an example depends on the others in its sample. An example on which model or loss
     fail, or without a finite gradient, adds nothing, in either form.
@@ -394,7 +394,7 @@ class _Rows:
 
 
 def _check_halves(model: nn.Module, loss: LossFunction, inputs: Inputs, targets: Inputs) -> None:
-    """Refuse a model or loss whose losses change when half of the examples leave and the rest change places.
+    """Reject a model or loss whose losses change when half of the examples leave and the rest change places.
 
     One that draws random numbers would draw others.
     """
@@ -441,7 +441,7 @@ def _add(totals: Sequence[Tensor], values: Sequence[Tensor | None], factor: floa
 
 
 def check_parameters(model: nn.Module) -> None:
-    """Refuse parameters and layers that cannot be trained, before the model is run."""
+    """Reject parameters and layers that cannot be trained, before the model is run."""
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ModelError(
             "the model has no trainable parameter; set requires_grad on those that training should change.",

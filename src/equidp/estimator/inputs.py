@@ -153,7 +153,7 @@ def check_groups(method: str, sensitive_features: Any) -> None:
 
 
 def check_order(**given: Any) -> None:
-    """Refuse pandas objects that name the same rows in different orders: rows go together by position."""
+    """Reject pandas objects that name the same rows in different orders: rows go together by position."""
     labels = {
         name: values.index for name, values in given.items() if isinstance(values, pd.DataFrame | pd.Series)
     }

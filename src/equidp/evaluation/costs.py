@@ -59,8 +59,8 @@ def privacy_costs(
 
     Args:
         results: results of the baseline and of private runs.
-        baseline: the method without privacy.
-        metric: the metric of costs.
+        baseline: method without privacy.
+        metric: metric of costs.
         best: results of the best model without privacy, with a row for each seed and group. None: not known.
 
     Raises:

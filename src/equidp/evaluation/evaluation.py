@@ -75,7 +75,7 @@ class Evaluation:
 
     Attributes:
         level: level of the intervals.
-        metric: the metric of costs and blind spots.
+        metric: metric of costs and blind spots.
         groupings: names of the groupings, such as columns that are shown one by one. "": not known.
         groups: accuracy and loss by group (`accuracy_table`).
         values: each metric by group (`measure_values`).
@@ -84,7 +84,7 @@ class Evaluation:
         calibration: mean predicted probability and observed share, by group (`calibration_table`).
         all_gaps: parity and odds differences by grouping (`fairness_gaps`).
         blind_spots: facts that the metric hides, or None without examples.
-        positive: the name of the positive class, or "" unless there are two classes.
+        positive: name of the positive class, or "" unless there are two classes.
         threshold: predicted probability from which it is predicted. None: the most probable class is
             predicted.
         people: number of people behind the examples. None: each is a different person.
@@ -184,10 +184,10 @@ def evaluate(
     """Evaluate a trained model, which gives one logit per class.
 
     Args:
-        model: the trained model.
+        model: trained model.
         test: examples that it was not trained on.
         level: level of the intervals.
-        baseline: a model trained without privacy on the same data, to show what privacy cost.
+        baseline: model trained without privacy on the same data, to show what privacy cost.
         metric: metric of the cost and of the comparison with a constant prediction. None: accuracy.
         decision: for two classes, the positive one and the threshold on its probability.
 

@@ -67,7 +67,7 @@ class Accounts:
     Args:
         settings: settings of the accounting.
         step: step of the run.
-        data: the training data.
+        data: training data.
         steps: T.
         sample_rate: q.
         augmented: examples are changed by chance when they are drawn, so that no norm is exact.
@@ -75,7 +75,7 @@ class Accounts:
     Attributes:
         counts: steps of each example in each cell of the grid, [n, cells]; complete after `settle`.
         group_counts: the same of the largest share a member of each group could have used, [K, cells].
-        grid: the grid's shares, [cells].
+        grid: shares of the grid, [cells].
         steps: steps that were counted.
         in_full: number of those that count in full for everyone.
 

@@ -21,7 +21,7 @@ from equidp.kernel.event import Entries, Event, Label
 Counts = npt.NDArray[Any]
 """Steps of each example in each cell of a grid of shares, [n, cells], of any unsigned type."""
 Mechanisms = tuple[tuple[float, float], ...]
-"""(noise multiplier, sample rate) pairs."""
+"""(noise multiplier, sampling rate) pairs."""
 
 _CHUNK = 2**16  # examples whose divergences are held at a time
 
@@ -42,7 +42,7 @@ def individual_epsilons(
         shares: shares of the sensitivity, in [0, 1], [cells].
         event: cost of one step.
         delta: delta in (0, 1).
-        accountant: a name from `INDIVIDUAL_ACCOUNTANTS`.
+        accountant: name from `INDIVIDUAL_ACCOUNTANTS`.
         others: (event, number) pairs that each example pays in full as well.
         labels: label of each example, [n]. None: all pay what the largest rate and whole bounds cost.
 

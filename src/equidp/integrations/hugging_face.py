@@ -59,7 +59,7 @@ class Privacy:
         loss: (logits, labels) -> losses [batch]. None: the loss of the model's task (`task_loss`).
         engine: name of an engine.
         seed: None: samples and noise come from the operating system; a number, for research: from it.
-        group_names, group_column: the groups, and the column of a row that says its group, from 0. None: no
+        group_names, group_column: groups, and the column of a row that says its group, from 0. None: no
             groups.
         ledger: ledger of the steps. None: the file `_ledger` in `output_dir`.
         examples: a few public rows to try the model on, in the form of `train_dataset`'s.
@@ -171,7 +171,7 @@ class PrivateTrainer(transformers.Trainer):
         return self.private_trainer.run()
 
     def get_train_dataloader(self) -> Any:
-        """Refuse: samples are Poisson samples, which no DataLoader draws.
+        """Reject: samples are Poisson samples, which no DataLoader draws.
 
         Raises:
             SettingError: always.
@@ -559,7 +559,7 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
 
 
 def check_arguments(args: Any) -> None:
-    """Refuse `TrainingArguments` that break the guarantee, or that private steps do not carry out.
+    """Reject `TrainingArguments` that break the guarantee, or that private steps do not carry out.
 
     Raises:
         SettingError: names the argument, what was expected, and what to do.

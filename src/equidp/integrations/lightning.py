@@ -64,7 +64,7 @@ class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignor
         loss: (outputs of `forward`, targets) -> losses [batch], of rows (inputs, target). None: the loss that
             `training_step` gives.
         engine: name of an engine, if `loss` is given.
-        group_names, group: the groups, and a function from an item of the dataset to the number of its group.
+        group_names, group: groups, and a function from an item of the dataset to the number of its group.
         seed, augment, examples: see `equidp.Trainer`.
         ledger: ledger of the steps. None: the file `_ledger` in the Trainer's `default_root_dir`.
         device: device for training. None: the Trainer's accelerator.
@@ -154,7 +154,7 @@ class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignor
         return torch.device(kinds.get(type(self.accelerator).__name__, "cpu"))
 
     def setup(self, trainer: Any) -> None:
-        """Refuse what breaks the guarantee, before anything is spent."""
+        """Reject what breaks the guarantee, before anything is spent."""
         self._fits = trainer.state.fn == "fit"
         if self._fits:
             check_trainer(trainer)
@@ -175,7 +175,7 @@ class PrivateStrategy(lightning.strategies.SingleDeviceStrategy):  # type: ignor
         return self._samples
 
     def on_train_start(self) -> None:
-        """Refuse several DataLoaders, and call hooks before the optimizer steps."""
+        """Reject several DataLoaders, and call hooks before the optimizer steps."""
         assert self.private_trainer is not None
         if self.lightning_module.trainer.train_dataloader is not self._samples:
             raise _more_than_a_loader()
@@ -347,7 +347,7 @@ def own_losses(outputs: Tensor, targets: Tensor) -> Tensor:
 
 @contextmanager
 def logging_refused(module: Any) -> Iterator[None]:
-    """Refuse `self.log` of a module, whose values of training rows are private."""
+    """Reject `self.log` of a module, whose values of training rows are private."""
 
     def refuse(name: str, *_: Any, **__: Any) -> None:
         raise SettingError(
@@ -375,7 +375,7 @@ def logging_allowed(module: Any) -> Iterator[None]:
 
 
 def check_training_step(own: OwnStep, row: tuple[Tensor, ...]) -> None:
-    """Refuse a training_step that logs, or gives no loss, on a made-up row of zeros.
+    """Reject a training_step that logs, or gives no loss, on a made-up row of zeros.
 
     Whether model and loss can be taken row by row is the trial's to say.
 
@@ -436,7 +436,7 @@ class Items(_Rows):
 
     Attributes:
         spec: form of a batch.
-        zeros: a made-up batch of one.
+        zeros: made-up batch of one.
     """
 
     spec: TreeSpec
@@ -622,7 +622,7 @@ _HOOKS = {
 
 
 def check_trainer(trainer: Any) -> None:
-    """Refuse arguments of Lightning's Trainer that break the guarantee, or that no private step carries out.
+    """Reject arguments of Lightning's Trainer that break the guarantee, or that no private step carries out.
 
     Raises:
         SettingError: names the argument, what was expected, and what to do.

@@ -1,4 +1,4 @@
-"""The ledger of a dataset: what its runs spend, recorded first, what that adds up to, and a limit for all.
+"""The ledger of a dataset: what its runs spend, recorded in advance, the total, and a limit for all.
 
 A run is a name on its lines, so the epsilon of a run and the limit of all runs follow from one place. A line
 pays for a block of equal steps, so that not every step waits for the disk. If a block ends early, a further
@@ -75,7 +75,7 @@ class Ledger:
         path, limit, unit: as given, or as read from the file.
 
     Raises:
-        SettingError: a value outside its range.
+        SettingError: a value is outside its range.
         BudgetError: the file has another limit or unit, is damaged, in use, of another version, or cannot be
             written.
 
@@ -135,7 +135,7 @@ class Ledger:
         The file is neither locked nor changed, and another process may continue to write it.
 
         Raises:
-            BudgetError: no ledger, one that is damaged, or one with another limit or unit.
+            BudgetError: the file is no ledger, is damaged, or has another limit or unit.
         """
         ledger = cls()
         ledger.path = checked_path(path=path)
@@ -159,7 +159,7 @@ class Ledger:
 
         Args:
             event, steps: event of each step, and number of steps.
-            beside: the plan's releases in addition to its steps.
+            beside: plan's releases in addition to its steps.
             delta: delta of the run, from which a ledger without a limit chooses its order.
 
         Raises:

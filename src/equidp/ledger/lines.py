@@ -26,7 +26,7 @@ class Lines(NamedTuple):
     Attributes:
         records: records of the whole lines, each with its checksum.
         size: size of the whole lines, in bytes.
-        torn: whether a line follows that was not finished.
+        torn: whether an incomplete line follows.
     """
 
     records: tuple[tuple[Record, str], ...]
@@ -118,7 +118,7 @@ def read_lines(path: Path) -> Lines:
     """Return the lines of a file, which is neither locked nor changed: another process may extend it.
 
     Raises:
-        BudgetError: it cannot be read, or a line before the last is not as it was written.
+        BudgetError: the file cannot be read, or a line before the last has changed.
     """
     try:
         content = path.read_bytes()

@@ -33,7 +33,7 @@ def renyi_epsilon(entries: Entries, order: float, delta: float) -> float:
 
 
 def renyi_code(entries: Entries, order: float, delta: float) -> str:
-    """Return an expression of dp_accounting whose value is `renyi_epsilon`, for who checks it."""
+    """Return an expression of dp_accounting with the value of `renyi_epsilon`, for checks."""
     given = tuple(entries)
     _, label = _largest_divergence(given, order)
     return f"RdpAccountant([{order!r}]).compose({mechanism(given, label)}).get_epsilon({delta!r})"

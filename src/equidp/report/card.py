@@ -190,7 +190,7 @@ def write_content(run: Run, content: CardContent, *paths: str | os.PathLike[str]
 
 
 def _check_evaluation(run: Run, evaluation: Evaluation) -> None:
-    """Refuse another model's evaluation, and metrics of training examples, which are exact."""
+    """Reject another model's evaluation, and metrics of training examples, which are exact."""
     if evaluation.weights and evaluation.weights != values_digest(run.model):
         raise DataError(
             "the evaluation is of other weights than the run's: of another model, or of this one before it "

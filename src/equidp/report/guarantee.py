@@ -67,7 +67,7 @@ class Guarantee:
         by_group: epsilon of each group, or empty if all groups have the same.
         rows: most rows of one person that were trained on. None: an example is a row.
         examples: number of training examples, or of people. None: not known.
-        releases: (event, how often) pairs that epsilon was charged for.
+        releases: (event, count) pairs that epsilon was charged for.
         exclusions: what no epsilon was charged for: names in `EXCLUSIONS`.
 
     Example:

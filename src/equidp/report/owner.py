@@ -35,9 +35,9 @@ def reference_sentence(values: Mapping[str, MetricValue], metric: Metric, own: f
     """Return a sentence that compares a run with non-private models.
 
     Args:
-        values: the metric of each model, by name.
+        values: metric of each model, by name.
         metric: metric that was measured.
-        own: the metric of the run on the same test examples.
+        own: metric of the run on the same test examples.
     """
     others = " and ".join(f"{metric_text(metric, each.value)} by {name}" for name, each in values.items())
     percent = ", %" if metric.percent else ""

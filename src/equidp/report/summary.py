@@ -42,7 +42,7 @@ class Overview(NamedTuple):
         epsilon: the largest over seeds.
         value: mean of the comparison's metric, by default accuracy, over all test examples.
         cost: mean privacy cost over all test examples.
-        worst_group: the group with the largest mean cost, or "" without one.
+        worst_group: group with the largest mean cost, or "" without one.
         worst_cost: its cost.
         gap: largest difference in cost between two groups.
         verdict: verdict of `equidp.evaluation.costs.equal_cost`, or "reference".

@@ -39,10 +39,10 @@ Loaded = tuple[DataSplit, TableEncoder | None]
 
 @dataclass(frozen=True)
 class PreparedRun:
-    """A run that was checked, and has spent nothing but what releases before its first step cost.
+    """A run that was checked, and has spent only the cost of releases before its first step.
 
     Attributes:
-        config: its settings.
+        config: settings of the run.
         plan: worked out for its method and data.
         split: its data.
         encoder: encoder of the columns, or None for data without columns. If preprocessing is private, it is
@@ -158,7 +158,7 @@ def begin_or_continue(
 
 
 def begin(prepared: PreparedRun, folder: str | os.PathLike[str]) -> PreparedRun:
-    """Make the folder with all files that training in it needs; whole or not at all.
+    """Create the folder with all files for training in it, completely or not at all.
 
     An empty folder is filled by one rename. Drafts that a killed process left in it are ignored.
 
@@ -167,7 +167,7 @@ def begin(prepared: PreparedRun, folder: str | os.PathLike[str]) -> PreparedRun:
     what was charged to a dataset's ledger stays charged.
 
     Returns:
-        The run as it was written, for `train`.
+        The written run, for `train`.
 
     Raises:
         SettingError: the folder is not empty, or cannot be made.

@@ -39,7 +39,7 @@ class RunData:
     Attributes:
         name: name from `equidp.data.SOURCES`, or a file.
         recipe: how a file is read.
-        features: a name from `equidp.data.features.FEATURES`. None: inputs as they are.
+        features: name from `equidp.data.features.FEATURES`. None: inputs as they are.
         binning: binning of a table's columns. None: "standard".
         seed: seed of the split and the initial weights. Samples and noise come from the operating system.
     """
@@ -162,7 +162,7 @@ class TrainConfig:
         metric: metric by which the card judges the model, a name from `METRICS`. None: accuracy.
         decision: for two classes, the positive one and the threshold on its probability.
         card: texts for the card.
-        engine: a name in `engines.NAMES`.
+        engine: name in `engines.NAMES`.
         checkpoint_seconds: see `Checkpoints`.
     """
 

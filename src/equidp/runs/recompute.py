@@ -24,7 +24,7 @@ Entry = tuple[Mapping[str, Any], int]
 Label = tuple[str, str]
 """Column of labels, and the name of one of them."""
 Cost = tuple[float, float]
-"""Sample rate and noise multiplier of an event, to an example of one label; noise 0: no privacy."""
+"""Sampling rate and noise multiplier of an event, to an example of one label; noise 0: no privacy."""
 SURE_DELTA, TRANSFORM_LOSS = 1e-10, 1e-15
 """dp_accounting's Fourier transforms lose about `TRANSFORM_LOSS` of delta per step. If delta is below
 `SURE_DELTA`, or the loss is not small compared with delta, privacy losses may report too small an epsilon, so

@@ -34,7 +34,7 @@ def run_toml(
     Args:
         config: configuration of the run, as it was chosen.
         resolved: its plan, worked out.
-        advice: the rules that chose it. None: other settings than recommended.
+        advice: rules that chose it. None: other settings than recommended.
         about: sentences at the head, each a comment.
     """
     reasons = () if advice is None else (advice.evidence, advice.caution)

@@ -55,7 +55,7 @@ class FinishedRun:
         facts: facts that followed from configuration and data, as plain values.
         encoder: encoder of the columns of a table or named dataset, or None for data without columns, or if
             the folder does not have it.
-        run: the trained model and what it cost.
+        run: trained model and what it cost.
         released: each group's released mean epsilon (group, mean, standard_error), or empty if not released.
         class_counts: training examples of each class, released with noise, or empty if not released.
     """
@@ -128,7 +128,7 @@ class FinishedRun:
 
         Args:
             file: a CSV or Parquet file with the columns of the run. None: the test examples of the run.
-            baseline: a run by "sgd" on the same data, or its folder, to show what privacy cost.
+            baseline: run by "sgd" on the same data, or its folder, to show what privacy cost.
             level: level of the intervals.
             metric: metric of costs and gaps. None: the run's metric.
             positive, threshold, base_rate: for two classes, as in `equidp.train`. None: as in the run.

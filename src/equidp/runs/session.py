@@ -118,7 +118,7 @@ class ChosenConfig(NamedTuple):
         config: configuration of the run.
         loaded: data of the run, or None if the inputs are features of it.
         ignored: sentences on settings that were given, and that the method does not have.
-        advice: the rules that chose it. None: other settings than recommended.
+        advice: rules that chose it. None: other settings than recommended.
     """
 
     config: TrainConfig
@@ -149,7 +149,7 @@ class Session:
         """Return the session of the options of a run.
 
         Args:
-            run: the options.
+            run: options of the run.
             data: data for training and testing, which overrides the options.
             read: files that are also read. The ledger must be another file.
 
@@ -237,7 +237,7 @@ class Session:
 
 
 def _check_method(method: str, settings: str, *, noisy: bool) -> None:
-    """Refuse a method that has no published settings, or that lacks a level of privacy.
+    """Reject a method that has no published settings, or that lacks a level of privacy.
 
     Args:
         method: name, or "auto".

@@ -47,7 +47,7 @@ class Check:
     """Result of one check of a run.
 
     Attributes:
-        name: a key of `CHECKS`.
+        name: key of `CHECKS`.
         passed: whether the check passed, or None if it cannot be done with these files.
         found: plain values that the result rests on, by name.
     """

@@ -394,7 +394,7 @@ class TableEncoder:
         """Return sentences on the statistics that epsilon does not cover, or that it covers everything.
 
         Args:
-            seeded: the noise of private statistics follows from the seed of the split.
+            seeded: noise of private statistics follows from the seed of the split.
         """
         if self.private:
             return (SEEDED if seeded else PRIVATE,)

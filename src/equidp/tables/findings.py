@@ -149,7 +149,7 @@ class Finding:
         rows: number of rows or values that it concerns.
         of: number of rows or values among which they are.
         detail: a word, code, format or limit, by its kind.
-        other: a second one, or what there is besides. "": none.
+        other: second name, or what else there is. "": none.
         first: first row that it concerns, from 0; -1 if it is not known.
         sure: False if the lines are to be checked first, so that `equidp inspect` does not take them.
         level: consequence for reading the table; by default the usual level of its kind.

@@ -57,7 +57,7 @@ class Crossed(NamedTuple):
     """Combinations of values of columns that occur in a table.
 
     Attributes:
-        codes: the combination of each row, [n] int64.
+        codes: combination of each row, [n] int64.
         names: names of the combinations, such as "F, A"; for a single column, its plain values.
         values: names of the values of each column.
         places: for each column, the place of its value in each combination.

@@ -220,7 +220,7 @@ def _wrong_width(wrong: list[Any], names: list[str]) -> str:
 
 
 def _check_quotes(table: pa.Table, text: bytes, sep: str) -> None:
-    """Refuse double quotes by mistake, which make one cell of several rows.
+    """Reject double quotes by mistake, which make one cell of several rows.
 
     The lines of such a cell are a row from this column on, whole rows, and a row up to this column.
     """

@@ -116,8 +116,7 @@ class Recipe:
             target is always rejected.
         test_share: probability that a row is in the test set, drawn from the seed and the row's content; or
             that a person is, drawn from the seed and the person's id. Each group has at least one there.
-        positive: the positive one of two classes, for metrics and thresholds. None: by its name, or the
-            second.
+        positive: positive one of two classes, for metrics and thresholds. None: by its name, or the second.
         sep: character between the columns of a CSV file.
         charset: encoding of the characters of a CSV file.
         na: texts that stand for a missing value in all columns, in addition to empty cells, "?" and "NA".
@@ -198,7 +197,7 @@ class Recipe:
                     )
 
     def _check_roles(self) -> None:
-        """Refuse a column with two roles. The target may be a group."""
+        """Reject a column with two roles. The target may be a group."""
         role_of: dict[str, str] = {}
         for role in (*_ROLES, "drop"):
             named = self.columns_of(role)

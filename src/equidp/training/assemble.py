@@ -37,14 +37,14 @@ _BY_OBJECT = {
     "momentum": "the optimizer has it",
     "weight_decay": "the optimizer has it",
 }
-"""Options of a plan that a Trainer has as parts of objects -> which."""
+"""Options of a plan that a Trainer receives as parts of objects -> these objects."""
 
 
 def chosen_plan(plan: object, options: Mapping[str, Any]) -> Plan | ResolvedPlan:
     """Return the given plan, or a plan from options.
 
     Raises:
-        SettingError: both, neither, something else, or an option that a Trainer has no use for.
+        SettingError: both or neither are given, or something else, or an option that a Trainer does not use.
     """
     for name in _BY_OBJECT.keys() & options.keys():
         raise SettingError(f"{name}={options[name]}: {_BY_OBJECT[name]}. Leave it out.", field=name)
@@ -102,7 +102,7 @@ def checked_data(data: Any) -> Any:
 
 
 def check_kinds(model: object, ledger: object, callbacks: object, seed: object) -> None:
-    """Refuse arguments of another kind that are easily mistaken for the right one.
+    """Reject arguments of another kind that are easily mistaken for the right one.
 
     Raises:
         ModelError, SettingError: names the argument and what was expected.
@@ -192,7 +192,7 @@ def policy_for(resolved: ResolvedPlan, train: Any) -> Policy:
     """Return the method for the groups of the data.
 
     Raises:
-        SettingError, PolicyError: a setting by names that the groups do not have, or no policy.
+        SettingError, PolicyError: a setting names unknown groups, or the method is not a policy.
     """
     check_settings(resolved.policy)
     return in_groups(resolved.policy, train.group_names if isinstance(train, GroupedDataset) else ())
@@ -225,7 +225,7 @@ def check_own_policy(policy: Policy, num_groups: int, noise_multiplier: float) -
     """Test a user-defined policy to find its mistakes early; the guarantee depends only on the kernel.
 
     Raises:
-        PolicyError: names the promise that it breaks.
+        PolicyError: the message names the broken requirement.
     """
     if not type(policy).__module__.startswith("equidp.policies."):
         check_policy(policy, num_groups, noise_multiplier=noise_multiplier)
@@ -236,8 +236,8 @@ def chosen_loss(loss: LossFunction | None, plan: Plan, train: object) -> LossFun
     views.
 
     Raises:
-        SettingError: no function of outputs and targets, or the class of one; weights of classes that the
-            data has not.
+        SettingError: the loss is not a function of outputs and targets, or is a class, or weights name
+            classes that the data does not have.
     """
     loss = plan.loss_function if loss is None else loss
     if loss is not None and (isinstance(loss, type) or not callable(loss)):
@@ -287,7 +287,7 @@ def open_ledger(
 
 
 def check_drawn(plan: Plan, entries: EventCounts) -> None:
-    """Refuse a release that data or plan were to follow from, and that was not drawn.
+    """Reject a release that data or plan were to follow from, and that was not drawn.
 
     Raises:
         SettingError: names it.

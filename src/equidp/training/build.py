@@ -92,7 +92,7 @@ def build(
 
     Args:
         resolved: for the training data.
-        data: the training data.
+        data: training data.
         weights_seed: seed of the initial weights.
         model: trained in place. Default: a fresh one from the plan's factory.
         device: device to move the model to for training. None: it is trained where it is.

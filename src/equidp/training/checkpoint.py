@@ -234,7 +234,7 @@ class Checkpoints(Callback):
         self._due = ended + max(self.seconds, (ended - began) / _SHARE_OF_TIME)
 
     def _check_replaceable(self, trainer: Trainer) -> None:
-        """Refuse a folder with the last checkpoint of another run that has steps left."""
+        """Reject a folder with the last checkpoint of another run that has steps left."""
         state = next(filter(None, map(_unpack_state, reversed(self._files()))), None)
         if state is None or state["run"] == trainer.run_id:
             return

@@ -26,7 +26,7 @@ class Form:
     Attributes:
         dtype: dtype of all rows.
         sizes: sizes of the longest of the rows that were tried.
-        number: what shorter rows are filled up with. None: all rows have these sizes.
+        number: padding of shorter rows. None: all rows have these sizes.
         after: whether it is after a row, or before it.
     """
 
@@ -40,7 +40,7 @@ class Form:
         """Return how rows that were collated one by one, [1, ...] each, are padded in a batch.
 
         Raises:
-            ValueError: the batch has another form than the rows, or they are filled up with several numbers.
+            ValueError: the batch has another form than the rows, or pads them with several numbers.
         """
         dtype, sizes = alone[0].dtype, _longest(row.shape[1:] for row in alone)
         if {each.dtype for each in alone} != {together.dtype} or together.shape[1:] != sizes:
@@ -102,7 +102,7 @@ class Collation:
         """Test a user's function on a few rows, one by one and together. None: rows are tensors.
 
         Raises:
-            DataError: it fails, or gives no batch of tensors with one place for each row.
+            DataError: the function fails, or does not return a batch of tensors with one place for each row.
             SettingError: it does not pad rows by one number at one end.
         """
         if collate is None:
@@ -189,7 +189,7 @@ def _as_tensor(part: Any) -> Tensor:
 
 
 def _collate_rows(collate: Collate, rows: list[Any]) -> Any:
-    """Return what a collator makes of rows: tensors with one place for each, in the form of a batch."""
+    """Return a collator's batch of rows: tensors with one place for each row."""
     try:
         batch = as_tuples(collate([copy(row) for row in rows]))  # some collators change rows in place
         parts: Any = tensors(batch)

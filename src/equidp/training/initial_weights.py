@@ -73,7 +73,7 @@ def start_of(
         model, optimizer: model and optimizer of the run.
         begun: whether steps of the run were taken before.
         private: True for a private run; without privacy there is no warning.
-        known: start of which a warning was given already.
+        known: start with a warning already given.
     """
     fresh = model in _fresh and _fresh[model] == weights_digest(model)
     used = known.optimizer_state or (not begun and _has_state(optimizer))
@@ -102,7 +102,7 @@ def copy_model(model: nn.Module, what: str) -> nn.Module:
 
     Args:
         model: model to copy.
-        what: names what needs the copy, for the message.
+        what: what needs the copy, for the message.
 
     Raises:
         ModelError: the model cannot be copied.

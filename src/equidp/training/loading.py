@@ -41,7 +41,7 @@ class Loading:
     Attributes:
         load: function that loads samples.
         tried: rows as one batch. Shapes and types of a row are read, but not its values.
-        draws: whether code of the user's runs, which may draw random numbers.
+        draws: whether user code runs, which may draw random numbers.
         collation: collation of rows of a torch Dataset, or None for a `GroupedDataset`.
     """
 
@@ -63,7 +63,7 @@ class Loading:
         num_groups: int | None = None,
         workers: int = 0,
     ) -> Loading:
-        """Try `collate` and `augment` on a few rows, and look at numbers and groups once.
+        """Try `collate` and `augment` on a few rows, and check numbers and groups once.
 
         Args:
             train: a `GroupedDataset`, or a map-style dataset of rows.
@@ -72,7 +72,7 @@ class Loading:
             views, augment, collate, num_groups, workers: as in `Trainer`.
 
         Raises:
-            SettingError, DataError: these do not go together, or fail for a row.
+            SettingError, DataError: the arguments are incompatible, or fail for a row.
         """
         _check_functions(train, collate, augment)
         views.check(train)
@@ -231,10 +231,10 @@ def column(train: Any, place: int) -> Any:
 
 
 def check_numbers(train: Any, tried: Batch) -> None:
-    """Refuse NaN and infinite numbers, of which a row would have no gradient, in memory or in rows tried.
+    """Reject NaN and infinite numbers, of which a row would have no gradient, in memory or in rows tried.
 
     Raises:
-        DataError: says whether inputs or targets hold them.
+        DataError: the message says whether inputs or targets have them.
     """
     for place, name in enumerate(("inputs", "targets")):
         whole = column(train, place)
@@ -248,10 +248,10 @@ def check_numbers(train: Any, tried: Batch) -> None:
 
 
 def check_groups(groups: Any, num_groups: int | None) -> None:
-    """Refuse groups of a batch that are not one of `num_groups` for each example. None: not known.
+    """Reject groups of a batch that are not one of `num_groups` for each example. None: not known.
 
     Raises:
-        DataError: says what was expected.
+        DataError: the message says what was expected.
     """
     whole = isinstance(groups, Tensor) and groups.dim() == 1 and groups.dtype in _WHOLE
     if not (whole and (groups >= 0).all() and (num_groups is None or (groups < num_groups).all())):

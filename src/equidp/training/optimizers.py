@@ -150,10 +150,10 @@ def noise_deviation(step: PrivateStep) -> float:
 
 
 def check_optimizer_name(name: str, momentum: float) -> None:
-    """Refuse an unknown optimizer, and momentum for one that has its own.
+    """Reject an unknown optimizer, and momentum for one that has its own.
 
     Raises:
-        SettingError: names the closest one, or says what to leave out.
+        SettingError: the message names the closest one, or says what to leave out.
     """
     if name not in OPTIMIZERS:
         raise unknown_name("optimizer", name, OPTIMIZERS)
@@ -166,7 +166,7 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
     "linear": lambda done: 1 - done,
     "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
 }
-"""Name -> function from the share of steps that were taken to the share of the learning rate that is left."""
+"""Name -> function from the share of steps taken to the remaining share of the learning rate."""
 
 
 def chosen_scheduler(
@@ -213,7 +213,7 @@ def restore_scheduler(scheduler: LRScheduler | None, state: dict[str, Any] | Non
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
-    """Refuse an optimizer that lacks parameters the model trains, or takes several gradients a step."""
+    """Reject an optimizer that lacks parameters the model trains, or takes several gradients a step."""
     several = isinstance(optimizer, torch.optim.LBFGS | torch.optim.SparseAdam)
     if several or not isinstance(optimizer, torch.optim.Optimizer):
         raise SettingError(

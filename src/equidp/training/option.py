@@ -39,7 +39,7 @@ def option(
         label: on the card. "": the option's name.
         on_card: plans whose card lists the option. None: plans in which it differs from its default.
         listed: whether tables of settings always list it. False: only if it differs from its default.
-        keyed: True: results of runs depend on it, and the key that they are stored by.
+        keyed: whether results of runs, and so the key of stored results, depend on it.
     """
     metadata = {
         "help": meaning,
@@ -60,7 +60,7 @@ def option_names(each: Field[Any]) -> tuple[str, ...]:
 
 
 def check_options(part: Any) -> None:
-    """Raise a SettingError unless each field of a part made by `option` has a value that its check takes."""
+    """Raise a SettingError unless the value of each field made by `option` passes its check."""
     for each in fields(part):
         value, check = getattr(part, each.name), each.metadata.get("check")
         is_left_out = value is each.default or (value is None and "None" in str(each.type))

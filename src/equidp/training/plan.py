@@ -364,7 +364,7 @@ class Plan(_NamedOptions):
             self._check_settings()
 
     def _check_settings(self) -> None:
-        """Refuse settings that neither a plan nor a method has."""
+        """Reject settings that neither a plan nor a method has."""
         from equidp.policies.methods import all_settings
 
         known, own = all_settings(), self.names()

@@ -172,7 +172,7 @@ class EpochRecorder(Callback):
         check_outputs(predict(trainer.model, taken(self.test.inputs, [0])), self.test.targets)
 
     def _check_test(self, trainer: Trainer) -> None:
-        """Refuse a test set whose classes, or groups that the policy has values of, are in another order."""
+        """Reject a test set whose classes, or groups that the policy has values of, are in another order."""
         names, classes = self.test.group_names, self.test.class_names
         if isinstance(trainer.train, GroupedDataset):
             names, classes = trainer.train.group_names, trainer.train.class_names or classes

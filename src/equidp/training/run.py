@@ -40,7 +40,7 @@ class RunFacts:
     """Facts about how a run was trained, for a reader; unknown ones are None or empty.
 
     Attributes:
-        policy: the method with its settings.
+        policy: method with its settings.
         plan: plan that the Trainer was built from. None: the Trainer was made without a plan.
         num_examples, expected_batch_size: n and b of the run.
         steps: number of steps that were taken.

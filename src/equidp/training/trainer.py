@@ -282,7 +282,7 @@ class Trainer:
         self._follow_first(self.run_id)
 
     def _follow_first(self, run_id: str) -> None:
-        """Let this process' ledger count what the first one's does of a run."""
+        """Let this process's ledger count what the first one's does of a run."""
         for event, count in self.processes.from_first(lambda: self.ledger.entries(run_id)):
             for _ in range(0 if self.processes.first else count):
                 self.ledger.charge(run_id, event)

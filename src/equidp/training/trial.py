@@ -139,7 +139,7 @@ def row_check(
 
 
 def try_objective(engine: Engine, policy: Policy, state: Any, public: Examples | None) -> None:
-    """Refuse a model that an engine which was made by name cannot measure for a policy that changes losses.
+    """Reject a model that an engine which was made by name cannot measure for a policy that changes losses.
 
     Raises:
         ModelError: the policy rejects the model, or there are no second derivatives.
@@ -167,7 +167,7 @@ def class_names(train: object) -> tuple[str, ...]:
 
 
 def _check_tokens(model: nn.Module, train: object) -> None:
-    """Refuse whole numbers in memory that no table of the model has a row for.
+    """Reject whole numbers in memory that no table of the model has a row for.
 
     The rows with the least and the largest number are tried on the CPU: a CUDA device would stop for good.
 
@@ -195,7 +195,7 @@ def _check_tokens(model: nn.Module, train: object) -> None:
 
 
 def _check_targets(model: nn.Module, loss: LossFunction, inputs: Inputs, targets: Any) -> None:
-    """Refuse a least or largest target for which the loss fails, such as a class beyond the model's outputs.
+    """Reject a least or largest target for which the loss fails, such as a class beyond the model's outputs.
 
     Targets are tried on the CPU, since CUDA ends the process at an index out of range.
 
@@ -245,7 +245,7 @@ def _pad_to_tried(collation: Collation, row: Examples) -> Any:
 def _check_padding(
     collation: Collation, model: nn.Module, loss: LossFunction, public: list[Examples], device: torch.device
 ) -> None:
-    """Refuse a model or a loss that reads padding, as rows as short as the shortest that were tried show.
+    """Reject a model or a loss that reads padding, as rows as short as the shortest that were tried show.
 
     Args:
         public: examples [1, ...] to try. None: they are made up, of the shortest length that is not 0.
@@ -268,7 +268,7 @@ def _smallest(rows: Sequence[Tensor]) -> list[int]:
 
 
 def _check_examples(examples: Any, row: Examples) -> None:
-    """Refuse public examples that are not of the form of the data, or too few.
+    """Reject public examples that are not of the form of the data, or too few.
 
     Args:
         examples: examples given by the user.

@@ -38,7 +38,7 @@ def run_module(
 
     Args:
         call: call of a module that computes each example's output from that example's inputs.
-        forward: the module's own.
+        forward: original forward of the module.
         arguments, keywords: arguments of the call.
         whole: places of arguments that do not follow the batch; what this call shows is added.
         tape: tape of the forward pass.

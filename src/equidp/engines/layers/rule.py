@@ -109,7 +109,7 @@ class Gradients(ABC):
     A rule defines `example_gradients`, and norms or weighted sums if there is a cheaper way to compute them.
 
     Attributes:
-        held: the model's own tensors that the weighted sum will read. Nothing may change them in between.
+        held: model's own tensors that the weighted sum will read. Nothing may change them in between.
     """
 
     held: tuple[Tensor, ...] = ()
@@ -208,7 +208,7 @@ class Call:
     """One call of one module, and what it contributes to norms and to the weighted sum.
 
     Args:
-        module: the module.
+        module: module.
         parameters: its trained parameters.
         rows: number of rows per example (unit of privacy). The module reads [batch * rows, ...]. Its
             gradients are of units, [batch, ...].

@@ -233,7 +233,7 @@ def with_rounding(squares: Tensor, terms: Tensor, additions: int) -> Tensor:
 
     Args:
         squares: squared norms of the computed sums, [batch].
-        terms: the sum of the lengths of each example's terms, or more, [batch].
+        terms: sum of the lengths of each example's terms, or more, [batch].
         additions: number of terms of an example.
     """
     lost = (additions + 2) * torch.finfo(squares.dtype).eps / 2

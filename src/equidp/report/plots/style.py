@@ -246,10 +246,9 @@ class Plot(NamedTuple):
     Attributes:
         title: its heading. In it, caption and axis, {unit} stands for the unit of costs, {label} for the
             metric's label, and {metric} for the label with its unit.
-        caption: the content of the plot, in a sentence or two.
+        caption: content of the plot, in a sentence or two.
         axis: label of the axis with the figures.
-        draw: the summary, the label of the axis and the layout -> a figure, or None if there is nothing to
-            show.
+        draw: summary, the label of the axis and the layout -> a figure, or None if there is nothing to show.
     """
 
     title: str
