@@ -70,7 +70,7 @@ class Accounts:
         data: training data.
         steps: T.
         sample_rate: q.
-        augmented: examples are changed by chance when they are drawn, so that no norm is exact.
+        augmented: whether examples are changed at random when they are drawn, so that no norm is exact.
 
     Attributes:
         counts: steps of each example in each cell of the grid, [n, cells]; complete after `settle`.
@@ -80,7 +80,7 @@ class Accounts:
         in_full: number of those that count in full for everyone.
 
     Raises:
-        SettingError: data that is not in memory, or a run without noise.
+        SettingError: the data is not in memory, or the run has no noise.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class Accounts:
         return {"facts": np.array(json.dumps(facts)), **{name: getattr(self, name) for name in _ARRAYS}}
 
     def load_state_dict(self, state: Mapping[str, npt.NDArray[Any]], lost: int) -> None:
-        """Go on from what was saved with a checkpoint.
+        """Continue from what was saved with a checkpoint.
 
         Args:
             state: what `sensitive_state_dict` returned.

@@ -1,4 +1,4 @@
-"""The privacy that each example and each group got, and noisy releases of it."""
+"""The privacy of each example and each group, and noisy releases of it."""
 
 from __future__ import annotations
 

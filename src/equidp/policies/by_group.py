@@ -22,7 +22,7 @@ def in_groups(policy: AnyPolicy, names: Sequence[str]) -> AnyPolicy:
     """Return the policy for data with these groups: mappings among its settings become tuples in this order.
 
     Raises:
-        SettingError: of the setting: not one number for each group.
+        SettingError: a setting does not have one number for each group.
 
     >>> import equidp
     >>> in_groups(equidp.DPSGD(clipping_bound={"a": 1.0, "*": 0.5}), ("a", "b"))

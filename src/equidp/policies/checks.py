@@ -1,6 +1,6 @@
 """Checks of a policy: its settings, and whether it keeps its contract.
 
-The kernel holds the guarantee either way. A broken contract costs accuracy, and this finds it first.
+The kernel enforces the guarantee in any case. A broken contract costs accuracy, and this finds it early.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def check_settings(policy: object) -> None:
     """Raise unless it is a frozen dataclass of public values: state is explicit or absent.
 
     Raises:
-        PolicyError: names the field, or what else is wrong.
+        PolicyError: the message names the field, or what else is wrong.
     """
     name = type(policy).__name__
     if not isinstance(policy, Policy):

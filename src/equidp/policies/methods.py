@@ -23,8 +23,8 @@ def method_named(method: MethodLike) -> Method:
     """Return the method of a name, an import path, a policy or a policy's class.
 
     Raises:
-        SettingError: an unknown name, whose closest one it names, or a path that leads nowhere.
-        PolicyError: no frozen dataclass, or an abstract one.
+        SettingError: the name is unknown (the message has the closest one), or the path names nothing.
+        PolicyError: it is not a frozen dataclass, or is abstract.
     """
     if isinstance(method, str) and method in METHODS:
         return METHODS[method]
@@ -44,7 +44,7 @@ def found_policy(method: MethodLike) -> Policy | type[Policy]:
     """The policy or the class that a method stands for.
 
     Raises:
-        SettingError: nothing of that name, or something else.
+        SettingError: the name has nothing, or something else.
     """
     if isinstance(method, str):
         if method in METHODS:
