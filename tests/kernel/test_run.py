@@ -275,9 +275,6 @@ class Remembering(Model):
     def add(self, mean: Tensor) -> None:
         self.inner.register_buffer("other", mean.clone())
 
-    def write_the_same(self, mean: Tensor) -> None:
-        self.inner.mean.copy_(torch.zeros(()))
-
 
 def run_of_remembering(write: Callable[[Remembering, Tensor], None]) -> PrivateRun:
     run = make_run(steps=2)

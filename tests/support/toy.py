@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import torch
 from torch import nn
 
@@ -68,12 +65,3 @@ class RandomImages:
         inputs, targets = torch.rand(12, 1, 8, 8, generator=draw), torch.arange(12) % 2
         data = equidp.GroupedDataset(inputs, targets, targets.clone(), ("a", "b"), ("no", "yes"), self.name)
         return equidp.DataSplit(data.subset(torch.arange(8)), data.subset(torch.arange(8, 12)), ("as it is",))
-
-
-def save_patients(folder: Path, ill_above: int) -> Path:
-    """Save a table of 1,000 people, who are ill above an age, as `people.csv`; return its path."""
-    rng = np.random.default_rng(0)
-    table = pd.DataFrame({"age": rng.integers(20, 60, 1000), "sex": rng.choice(["F", "M"], 1000)})
-    table["ill"] = np.where(table["age"] > ill_above, "yes", "no")
-    table.to_csv(folder / "people.csv", index=False)
-    return folder / "people.csv"
