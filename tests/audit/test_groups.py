@@ -66,5 +66,5 @@ def test_an_audit_of_a_step_finds_a_fault_of_one_group(plant, group: str, monkey
     """Its bound, which may be below the claims of others, is above its own; test_faults finds a wrong
     rate."""
     plant(monkeypatch)
-    found = step_audit(400)
+    found = step_audit(250)
     assert group in {each.group for each in found.bounds if each.exceeds}
