@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pytest
 
 import equidp
@@ -82,50 +79,3 @@ def test_a_log_that_fails_loses_no_step():
     assert sum(count for _, count in trainer.entries) == trainer.steps_done == 5
     assert trainer.fit().entries == other.fit().entries
     assert calls == [5, 10]
-
-
-def documented_callback(service: str) -> equidp.Callback:
-    """The callback of the documentation's block on a service."""
-    page = (Path(__file__).parents[2] / "docs" / "integrations.md").read_text()
-    blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    (block,) = [each for each in blocks if re.search(rf"^(from|import) .*{service}", each, re.MULTILINE)]
-    names: dict = {}
-    exec(compile(block, service, "exec", dont_inherit=True), names)
-    (callback,) = names["callbacks"]
-    return callback
-
-
-@pytest.mark.soak
-def test_the_documented_log_for_tensorboard_writes_figures_at_one_time(tmp_path, monkeypatch):
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
-
-    monkeypatch.chdir(tmp_path)
-    releasing(documented_callback("tensorboard")).fit()
-    (file,) = (tmp_path / "runs" / "first").iterdir()
-    events = [event for event in EventFileLoader(str(file)).Load() if event.summary.value]
-    assert len({event.wall_time for event in events}) == 1  # the time that steps took is private
-    figures: dict[int, dict[str, float]] = {5: {}, 10: {}}
-    for event in events:
-        for value in event.summary.value:
-            figures[event.step][value.tag] = value.tensor.float_val[0]
-    check_figures(figures)
-
-
-@pytest.mark.soak
-def test_the_documented_log_for_mlflow_writes_figures_at_one_time(tmp_path, monkeypatch):
-    mlflow = pytest.importorskip("mlflow")
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", tmp_path.as_uri())
-    releasing(documented_callback("mlflow")).fit()
-    client = mlflow.MlflowClient()
-    (run,) = client.search_runs([client.get_experiment_by_name("digits").experiment_id])
-    assert set(run.data.params) == SETTINGS
-    figures: dict[int, dict[str, float]] = {5: {}, 10: {}}
-    times = set()
-    for name in run.data.metrics:
-        for each in client.get_metric_history(run.info.run_id, name):
-            times.add(each.timestamp)
-            figures[each.step][name] = each.value
-    assert len(times) == 1
-    check_figures(figures)
