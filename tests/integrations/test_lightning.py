@@ -12,7 +12,6 @@ from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 import equidp
 from equidp.errors import DataError, SettingError
 from equidp.ledger.ledger import Ledger
-from support.errors import raises_field
 
 integration = pytest.importorskip(
     "equidp.integrations.lightning",
@@ -223,22 +222,6 @@ class Mixes(Classifier):
         return (inputs + inputs.roll(1, 0)) / 2, targets
 
 
-@pytest.mark.parametrize(
-    ("module", "field"),
-    [
-        (Logs, "log"),
-        (LogsLater, "log"),
-        (Skips, "training_step"),
-        (Manual, "automatic_optimization"),
-        (Clips, "configure_gradient_clipping"),
-        (Mixes, "on_after_batch_transfer"),
-    ],
-)
-def test_modules_that_break_the_guarantee_are_refused(tmp_path, module, field):
-    with raises_field(SettingError, field):
-        fit(tmp_path, module())
-
-
 class LogsInForward(Classifier):
     def __init__(self, first: int) -> None:
         super().__init__()
@@ -249,14 +232,6 @@ class LogsInForward(Classifier):
         if self.training and self.trainer.global_step >= self.first:
             self.log("largest", inputs.max())
         return super().forward(inputs)
-
-
-@pytest.mark.parametrize("first", [0, 2])
-def test_figures_of_training_rows_are_not_logged_from_forward_either(tmp_path, first):
-    with raises_field(SettingError, "log"):
-        fit(
-            tmp_path, LogsInForward(first), private={**PRIVATE, "loss": nn.CrossEntropyLoss(reduction="none")}
-        )
 
 
 @pytest.mark.soak
@@ -277,9 +252,23 @@ def test_hooks_and_callbacks_get_the_number_of_a_sample_and_no_row_of_it(tmp_pat
     assert trainer.logged_metrics["mean_epoch"] == (5 + 6 + 7 + 8) / 4
 
 
-@pytest.mark.parametrize(
-    ("settings", "field"),
-    [
+def loader(**settings):
+    return {"loader": DataLoader(rows(), **settings)}
+
+
+BY_LOSS = {**PRIVATE, "loss": nn.CrossEntropyLoss(reduction="none")}
+REFUSED = {
+    "module": [
+        ({"module": Logs()}, "log"),
+        ({"module": LogsLater()}, "log"),
+        ({"module": LogsInForward(0), "private": BY_LOSS}, "log"),
+        ({"module": LogsInForward(2), "private": BY_LOSS}, "log"),
+        ({"module": Skips()}, "training_step"),
+        ({"module": Manual()}, "automatic_optimization"),
+        ({"module": Clips()}, "configure_gradient_clipping"),
+        ({"module": Mixes()}, "on_after_batch_transfer"),
+    ],
+    "trainer": [
         ({"accumulate_grad_batches": 2}, "accumulate_grad_batches"),
         ({"gradient_clip_val": 0.5}, "gradient_clip_val"),
         ({"limit_train_batches": 2}, "limit_train_batches"),
@@ -290,31 +279,23 @@ def test_hooks_and_callbacks_get_the_number_of_a_sample_and_no_row_of_it(tmp_pat
         ({"precision": "bf16-true"}, "precision"),
         ({"callbacks": [lightning.callbacks.LearningRateFinder()]}, "callbacks"),
     ],
-)
-def test_arguments_of_the_trainer_that_break_the_guarantee_are_refused(tmp_path, settings, field):
-    with pytest.raises(SettingError) as caught:
-        fit(tmp_path, **settings)
-    assert caught.value.field in field.split("|")
-    ledger = tmp_path / "_ledger"
-    assert not ledger.exists() or not Ledger.read(ledger).entries()
+    "loader": [
+        (loader(batch_size=16, sampler=WeightedRandomSampler([1.0] * N, N)), "sampler"),
+        (loader(batch_size=16, drop_last=True), "drop_last"),
+        (loader(batch_size=None), "batch_size"),
+        ({"loader": {"rows": DataLoader(rows(), batch_size=16)}}, "train_dataloaders"),
+    ],
+}
 
 
 @pytest.mark.parametrize(
-    ("settings", "field"),
-    [
-        ({"batch_size": 16, "sampler": WeightedRandomSampler([1.0] * N, N)}, "sampler"),
-        ({"batch_size": 16, "drop_last": True}, "drop_last"),
-        ({"batch_size": None}, "batch_size"),
-    ],
+    ("part", "given", "field"),
+    [(part, *each) for part, table in REFUSED.items() for each in table],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_loaders_with_an_order_of_their_own_are_refused(tmp_path, settings, field):
-    with raises_field(SettingError, field):
-        fit(tmp_path, loader=DataLoader(rows(), **settings))
-
-
-@pytest.mark.soak
-def test_a_mapping_of_loaders_is_refused_before_a_sample_is_drawn(tmp_path):
-    loader = DataLoader(rows(), batch_size=16)
-    with raises_field(DataError, "train_dataloaders"):
-        fit(tmp_path, loader={"rows": loader})
-    assert not Ledger.read(tmp_path / "_ledger").entries()
+def test_what_breaks_the_guarantee_is_refused(tmp_path, part, given, field):
+    with pytest.raises((SettingError, DataError)) as caught:
+        fit(tmp_path, **given)
+    assert caught.value.field in field.split("|")
+    ledger = tmp_path / "_ledger"
+    assert part == "module" or not ledger.exists() or not Ledger.read(ledger).entries()
