@@ -48,3 +48,8 @@ def test_scatter_cnn_has_the_layers_of_tramer_and_boneh():
 def test_data_that_is_no_image_is_refused(name):
     with raises_field(ModelError, "input_shape"):
         MODELS[name]((40,), 2)
+
+
+def test_images_too_small_are_refused():
+    with raises_field(ModelError, "input_shape"):
+        MODELS["lenet"]((1, 8, 8), 10)

@@ -13,6 +13,7 @@ from hypothesis import given, strategies as st
 import equidp
 from equidp.data.people import PeoplesRows, by_person, rows_by_person
 from equidp.errors import DataError, DataWarning, SettingError
+from equidp.evaluation.evaluation import evaluate
 from equidp.ledger.ledger import Ledger
 from equidp.tables.recipe import Recipe
 from support.errors import raises_field
@@ -110,6 +111,15 @@ def test_one_person_does_not_count_as_two_by_the_type_of_an_identifier(people):
     with raises_field(DataError, "people"):
         classifier.fit(np.eye(4), [0, 1, 0, 1], people=people)
     assert len(by_person(data, pd.Series(["1", "1", "2", "2"]), most_rows=2)) == 2
+
+
+def test_people_are_trained_on_and_rows_tested_on():
+    rows = toy(8)
+    people = by_person(rows, [1, 1, 2, 2, 3, 3, 4, 4], most_rows=2)
+    with raises_field(DataError, "rows"):
+        equidp.DataSplit(people, people)
+    with raises_field(DataError, "rows"):
+        evaluate(torch.nn.Linear(5, 2), people)
 
 
 def test_ids_that_differ_in_their_last_digits_are_split_apart():

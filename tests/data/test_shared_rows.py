@@ -46,6 +46,12 @@ def test_rows_drawn_apart_share_nothing(n, m, values, seed):
     assert digests(drawn(m, seed, values)).count_shared(digests(drawn(n, seed + 100, values))) == 0
 
 
+@given(values=st.sampled_from([0.3, 1, 3]), seed=st.integers(0, 9))
+def test_the_same_rows_in_another_order_are_shared_however_often_they_repeat(values, seed):
+    rows = drawn(200, seed, values)
+    assert digests(rows[torch.randperm(200)]).count_shared(digests(rows)) == 200
+
+
 def test_copies_are_found_among_rows_that_coincide_by_chance():
     """Half of the rows have few values, and coincide; of the others, some were trained on."""
     whole = torch.cat([drawn(200, 0, values=0.5), drawn(200, 1)])

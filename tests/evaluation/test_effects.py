@@ -7,11 +7,13 @@ import torch
 from torch import nn
 
 from equidp.evaluation.effects import column_effects
+from equidp.kernel.noise import SeededRandomness
 from equidp.models import logistic, mlp
 from equidp.report.document import Document
 from equidp.report.effects import effect_blocks
 from equidp.tables.fit import fit_encoder
 from equidp.tables.intervals import Binning
+from equidp.tables.release import Release
 
 CUT = Binning.parse("cut")
 N = 500
@@ -85,3 +87,15 @@ def test_a_card_shows_public_edges_and_hides_those_of_training_rows(table, encod
     ages = next(each for each in effects if each.column == "age")
     lowest = ages.known[:, 0].argmin()
     assert f"{ages.known[lowest, 0]:+.2f}" in row
+
+
+@pytest.mark.soak
+def test_a_card_shows_edges_that_were_released(table):
+    drawn = fit_encoder(
+        table, np.arange(len(table)), {}, "category", CUT, release=Release(0.5, SeededRandomness(0))
+    )
+    effects = column_effects(drawn, logistic((drawn.width,), 3), 3)
+    assert all(each.public for each in effects)
+    text = Document("card", list(effect_blocks(effects, ("a", "b", "c"), ""))).to_markdown()
+    (row,) = [line for line in text.splitlines() if line.startswith("| age")]
+    assert row.count("to") + row.count("from") + row.count("below") >= 2
