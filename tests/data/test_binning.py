@@ -1,5 +1,7 @@
 """Binnings of columns as an option of a source: given, trained on and predicted by."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,6 +9,7 @@ import torch
 
 import equidp
 from equidp.data import Recipe, open_source
+from equidp.data.census import Census, Preparation
 from equidp.data.table import split_and_encode, with_private_noise
 from equidp.errors import SettingError
 from equidp.evaluation.effects import column_effects
@@ -14,6 +17,7 @@ from equidp.runs.begin import begin, prepare as prepare_run
 from equidp.runs.config import RunData, TrainConfig
 from equidp.runs.saved import open_run
 from equidp.runs.train import train
+from equidp.tables.encode import TableEncoder
 from support.errors import raises_field
 
 ROLES = {"target": "income", "group": "sex", "missing": "category"}
@@ -86,3 +90,14 @@ def test_groups_are_inputs_on_request(path):
     assert torch.equal(ours, split.test.groups)
     assert any("sex" in note and "inputs" in note for note in split.notes)
     assert "sex" not in {column.name for column in split_and_encode(opened(path), 0)[1].columns}
+
+
+def test_edges_and_ranges_of_a_census_come_from_rows_and_its_codes_do_not():
+    rows = pd.DataFrame({"age": np.arange(80) % 60, "sex": ["0", "1"] * 40, "high": ["0"] * 40 + ["1"] * 40})
+    codes = Preparation(("age",), {"sex": ("0", "1")}, ("high", "1"), ("sex", "1"), ("no", "yes"), "made up")
+    for binning in (None, "cut:4"):
+        census = Census("made up", codes, lambda: rows.astype(str), binning=binning)
+        encoder = split_and_encode(census, 0)[1]
+        assert "age" in encoder.notes()[0]
+        assert TableEncoder.from_json(encoder.to_json()) == encoder
+        assert not replace(encoder, columns=encoder.columns[1:]).notes()

@@ -55,6 +55,13 @@ def test_columns_of_groups_are_crossed(save):
     assert split.train.inputs.shape[1] == 3
 
 
+def test_public_bounds_replace_statistics(save):
+    split = split_of(save(people()), columns={"age": {"range": (30.0, 50.0)}}, drop=["job", "race"])
+    assert split.notes == ()
+    assert float(split.train.inputs.min()) == 0.0
+    assert float(split.train.inputs.max()) == 1.0
+
+
 def test_missing_values_are_refused_with_counts_or_kept_as_a_category(save):
     table = people()
     table.loc[[1, 2, 3], "age"] = np.nan
@@ -85,6 +92,16 @@ def test_missing_numbers_become_the_training_mean_or_the_middle_of_their_bounds(
     assert (plain[marked, 1] == 0).all()
     assert plain[~marked, 1].mean().abs() < 1e-6
     assert (bounded[marked, 1] == 0.5).all()
+
+
+def test_notes_name_what_was_read_off_the_data(save):
+    table = people()
+    table.loc[0, "age"] = np.nan
+    path = save(table)
+    notes = split_of(path, missing="category", drop=["race"]).notes
+    assert ["age come" in notes[0], "job come" in notes[1], "missing in age" in notes[2]] == [True] * 3
+    bounded = split_of(path, missing="category", drop=["race"], columns={"age": {"range": (0, 100)}}).notes
+    assert bounded == notes[1:]
 
 
 @pytest.mark.soak
