@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import Dataset, Subset, TensorDataset
+from torch.utils.data import Dataset, Subset, TensorDataset, get_worker_info
 
 import equidp
 from equidp.data.dataset import NamedTensors
 from equidp.data.views import Views
 from equidp.errors import DataError, SettingError
 from equidp.kernel.inputs import tensors
-from equidp.kernel.noise import SeededRandomness
+from equidp.kernel.noise import SeededRandomness, SystemRandomness
 from equidp.ledger.ledger import Ledger
 from equidp.training.collation import Collation
-from equidp.training.loading import Loading
+from equidp.training.loading import Loading, load_batches
 from support.errors import raises_field
 from support.toy import make_trainer, toy
 
@@ -179,6 +181,39 @@ def test_rows_unlike_the_first_are_refused_in_whatever_order_they_are_drawn(firs
     collation = Collation.of([first])
     with raises_field(DataError, "inputs"):
         collation([(first, second)[place] for place in sample])
+
+
+class Augmented(Dataset):
+    """Draws by each generator that a Dataset may draw from, and says how its process was seeded."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        drawn = [torch.rand(1).item(), np.random.rand(), random.random()]  # noqa: NPY002
+        worker = get_worker_info()
+        return torch.tensor(drawn, dtype=torch.float64), worker.seed if worker else 0
+
+
+@pytest.mark.soak
+def test_workers_draw_from_the_system_where_samples_do():
+    """Torch seeds a worker with 32 bits and its number: whoever tries all seeds learns the augmentations."""
+    samples = [torch.arange(2)] * 4
+    drawn = {}
+    for randomness in (SeededRandomness(0), SystemRandomness()):
+        torch.manual_seed(3)
+        start = randomness.start_of_worker
+        collation = Collation.of([Augmented()[0]])
+        batches = [load_batches(Augmented(), collation, None, 2, False, start, samples) for _ in range(2)]
+        drawn[type(randomness)] = [each for batch in batches for each in batch]
+    rows = torch.cat([each.inputs for each in drawn[SystemRandomness]])
+    assert all(len(column.unique()) == len(rows) for column in rows.T)
+    for kind, batches in drawn.items():
+        (by_torch, _, by_python), seed = batches[0].inputs[0].tolist(), int(batches[0].targets[0])
+        assert (by_torch == torch.rand(1, generator=torch.Generator().manual_seed(seed)).item()) is (
+            kind is SeededRandomness
+        )
+        assert (by_python == random.Random(seed).random()) is (kind is SeededRandomness)
 
 
 ROWS = [{"words": list(range(1, 2 + place % 4)), "label": place % 2} for place in range(40)]
