@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+import equidp
 from equidp.accounting.risk import Risk
 from equidp.kernel.epsilon import epsilon
 from support.toy import StopAt, make_trainer
@@ -45,3 +46,16 @@ def test_what_the_steps_taken_cost_has_a_name_of_its_own_and_releases_count_besi
     whole = trainer.fit()
     assert whole.epsilon_of_steps_taken() == whole.epsilon()
     assert whole.not_taken == ()
+
+
+@pytest.mark.soak
+def test_the_card_states_once_what_the_steps_taken_cost_and_under_which_condition(tmp_path):
+    run, whole = stopped_and_whole()
+    cards = tmp_path / "run.md", tmp_path / "whole.md"
+    for each, path in zip((run, whole), cards, strict=True):
+        equidp.write_card(each, path)
+    card, of_whole = (path.read_text() for path in cards)
+    assert card.count(f"{run.epsilon_of_steps_taken():.6g}") == 1
+    assert f"{whole.epsilon():.6g}" in card
+    assert "no result decided when to stop" in card
+    assert "no result decided" not in of_whole
