@@ -264,8 +264,10 @@ class Ledger:
         self.close()
 
     def __del__(self) -> None:
-        with suppress(BaseException):  # names of modules may be gone at the end of the interpreter
+        try:  # noqa: SIM105 - at the end of the interpreter, `suppress` may be gone, as other names are
             self.close()
+        except BaseException:
+            pass
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Ledger:
         return self
