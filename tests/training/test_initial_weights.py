@@ -12,6 +12,7 @@ from torch import nn
 from equidp.errors import PrivacyWarning
 from equidp.ledger.ledger import Ledger
 from equidp.models import MODELS
+from equidp.report.guarantee import Guarantee
 from equidp.training.build import build_model
 from support.toy import make_trainer, toy
 
@@ -55,3 +56,25 @@ def test_weights_are_fresh_until_something_changes_them():
         next(iter(model.parameters())).add_(1.0)
     assert start_of(make_trainer(model=model)).weights == "given"
     assert start_of(make_trainer()).weights == "given"
+
+
+@pytest.mark.parametrize("when", ["after a step", "between steps", "without a step"])
+def test_a_loop_that_was_left_in_is_noticed(when):
+    model, data = nn.Linear(5, 2), toy()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer = make_trainer(data, model=model, optimizer=optimizer)
+    if when != "without a step":
+        trainer.step()
+        trainer.step()
+    nn.functional.cross_entropy(model(data.inputs), data.targets).backward()
+    optimizer.step()
+    with pytest.warns(PrivacyWarning, match="changed outside of the private steps"):
+        run = (trainer.step() if when == "between steps" else None) or trainer.run()
+    if when != "between steps":
+        assert "weights between steps" in Guarantee.of(run).exclusions
+
+
+def test_weights_that_callbacks_or_a_late_start_set_are_no_loop():
+    trainer = make_trainer()
+    trainer.model.load_state_dict(trainer.model.state_dict())  # public weights, before the first step
+    assert not trainer.fit().facts.start.between_steps

@@ -41,6 +41,8 @@ EXCLUSIONS = {
     "that training must be added.",
     "optimizer state": "Warning: the optimizer came with state of earlier steps, such as momentum. If raw "
     "gradients of this data are in it, the guarantee does not hold.",
+    "weights between steps": "Warning: other code than the private steps changed the weights. If it read "
+    "this data, the guarantee does not hold.",
 }
 """Name of an exclusion, for which no epsilon was charged -> its sentence."""
 _EVERY_RUN = ("other runs", "public facts", "test set", "second card", "rounding", "machine")
@@ -95,6 +97,7 @@ class Guarantee:
         differ = any(event.shares for event, _ in run.entries)
         weights = ("initial weights",) if facts.start.weights == GIVEN else ()
         state = ("optimizer state",) if facts.start.optimizer_state else ()
+        state += ("weights between steps",) if facts.start.between_steps else ()
         return cls(
             epsilon=run.epsilon(),
             delta=run.delta,
@@ -177,12 +180,12 @@ def guarantee_sentences(guarantee: Guarantee) -> list[str]:
     sentences = [
         headline(guarantee),
         f"In odds: someone who has the model and knows everything else can change the odds that {article} "
-        f"{unit} was in the data by a factor of at most e^{shown_epsilon(spent):g}, {factor}, except with a "
-        f"probability of about {delta:g}. This holds for every {unit} of every group.",
+        f"{unit} was in the data by a factor of at most e^{shown_epsilon(spent):g}, {factor}, apart from "
+        f"delta, {delta:g}, which is added to probabilities. This holds for every {unit} of every group.",
         *_group_sentences(guarantee),
     ]
-    if "optimizer state" in guarantee.exclusions:
-        sentences.append(EXCLUSIONS["optimizer state"])
+    warned = ("optimizer state", "weights between steps")
+    sentences += [EXCLUSIONS[each] for each in warned if each in guarantee.exclusions]
     if guarantee.examples is not None and delta >= 1 / guarantee.examples:
         sentences.append(
             f"Warning: delta is not below 1/n, n = {guarantee.examples:,}: a method that publishes all of "

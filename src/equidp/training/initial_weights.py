@@ -30,15 +30,17 @@ _rows: WeakKeyDictionary[nn.Module, RowDigests] = WeakKeyDictionary()  # model -
 
 @dataclass(frozen=True)
 class Start:
-    """Origin of initial weights.
+    """Origin of a model's weights, as far as private steps did not set them.
 
     Attributes:
         weights: "fresh" from `build_model`, "given" by the caller. "": not known.
         optimizer_state: whether the optimizer came with state, such as momentum, of steps of another run.
+        between_steps: whether other code than the private steps and callbacks changed the weights.
     """
 
     weights: str = ""
     optimizer_state: bool = False
+    between_steps: bool = False
 
 
 def mark_fresh(model: nn.Module) -> None:
@@ -84,7 +86,7 @@ def start_of(
             PrivacyWarning,
             stacklevel=4,
         )
-    return Start(FRESH if fresh else GIVEN, used)
+    return Start(FRESH if fresh else GIVEN, used, known.between_steps)
 
 
 def _has_state(optimizer: torch.optim.Optimizer) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
@@ -18,13 +19,13 @@ from equidp.accounting.meter import check_delta, epsilon_so_far
 from equidp.accounting.planned import Schedule
 from equidp.data.dataset import GroupedDataset
 from equidp.engines.model import preserve_modes, set_training_mode
-from equidp.errors import BudgetError, SettingError
+from equidp.errors import BudgetError, PrivacyWarning, SettingError
 from equidp.individual.accounts import Accounts
 from equidp.individual.settings import Individual
 from equidp.kernel.engine import Engine, LossFunction
 from equidp.kernel.epsilon import epsilon
 from equidp.kernel.event import STEP, Event, EventCounts, Label
-from equidp.kernel.inputs import Inputs
+from equidp.kernel.inputs import Inputs, count_changes
 from equidp.kernel.noise import Randomness, SeededRandomness
 from equidp.kernel.run import PrivateRun
 from equidp.kernel.step import PrivateStep
@@ -253,6 +254,7 @@ class Trainer:
             )
         trial.try_objective(self.engine, policy, self._step.state, public)
         self.released: dict[str, Any] = {}
+        self._changes = self._count_changes()
         self._has_stepped = False  # whether the model took steps of this plan, here or before it was restored
         self._begun: list[Callback] | None = None  # callbacks whose training has begun; None: no loop is open
         self._modes = ExitStack()
@@ -342,6 +344,22 @@ class Trainer:
         if self.steps_done == self.steps_at_start:
             private, begun = self.policy.private, self._has_steps()
             self.start = start_of(self.model, self.optimizer, begun, private=private, known=self.start)
+
+    def _count_changes(self) -> int:
+        return sum(map(count_changes, self._step.parameters))
+
+    def _note_changes(self) -> None:
+        """Warn once if the weights changed outside of the steps, for example in a loop that was left in."""
+        if self.start.between_steps or self._changes == self._count_changes():
+            return
+        self.start = replace(self.start, between_steps=True)
+        if self.policy.private:
+            warnings.warn(
+                "the weights changed outside of the private steps. If a loop with loss.backward() and "
+                "optimizer.step() is left in the program, epsilon does not hold: take it out.",
+                PrivacyWarning,
+                stacklevel=3,
+            )
 
     def _has_steps(self) -> bool:
         """Return whether the run has steps already, perhaps with other noise."""
@@ -451,6 +469,7 @@ class Trainer:
         self._step.restore(state["policy"])
         self.released = {**state["released"], **self.released}
         self._has_stepped = True
+        self._changes = self._count_changes()
         return lost
 
     def _go_on_as(self, run_id: str) -> None:
@@ -497,6 +516,8 @@ class Trainer:
             >>> trainer.run().facts.steps
             3
         """
+        if self.steps_done > self.steps_at_start:
+            self._note_changes()
         try:
             self._begin()
             set_training_mode(self.model)
@@ -508,6 +529,8 @@ class Trainer:
         except BaseException:
             self._end()
             raise
+        finally:
+            self._changes = self._count_changes()
         if not taken:
             self._end()
         return taken
@@ -684,6 +707,7 @@ class Trainer:
         Raises:
             ModelError: the model cannot be copied.
         """
+        self._note_changes()
         self._end()
         self._note_start()
         if self.steps_done >= self.steps:
