@@ -124,7 +124,8 @@ def _label_problems(read: Columns, recipe: Recipe) -> list[str]:
     _, names = cross_columns(table, recipe.group)
     if len(names) > MOST_GROUPS:
         problems.append(
-            f"{columns} gives {len(names)} groups; bin or merge values, to at most {MOST_GROUPS}."
+            f"{columns} gives {len(names)} groups; expected at most {MOST_GROUPS}. Bin or merge "
+            "its values in the file (docs/tables.md, Groups from a column of numbers)."
         )
     elif len(names) < 2:
         problems.append(f"{columns} gives one group only; expected at least two to compare.")

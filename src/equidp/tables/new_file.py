@@ -71,13 +71,13 @@ def read_new_file(
     refuse(path, read.sentences(Level.PROBLEM))
     if lacking or not set(names) <= set(read.table):
         _check_lacking(names_of(path, recipe), names, recipe, encoder, lacking)
-    for note in (*read.notes, *read.sentences(Level.DOUBT)):
-        warnings.warn(note, DataWarning, stacklevel=4)
     table = read.table
     for name, values in labels.items():
         if name in table and table[name].dtype != float:
             table[name] = respell_numbers(table[name], values)
     _complete_inputs(read, encoder)
+    for note in (*read.notes, *read.sentences(Level.DOUBT)):
+        warnings.warn(note, DataWarning, stacklevel=4)
     if encoder.missing == "refuse":
         refuse_missing(
             table[list(inputs)],

@@ -307,10 +307,16 @@ def _unreadable_findings(texts: Texts, read: pd.Series, noun: str) -> Iterator[F
         lost,
         _AS_TEXT,
         detail=f"is to hold {noun}",
-        other="" if refused else " and count as missing",
+        other=f"{_other_marks(texts, lost)}{'' if refused else ' and count as missing'}",
         level=Level.PROBLEM if refused else Level.DOUBT,
         sure=False,
     )
+
+
+def _other_marks(texts: Texts, lost: Bools) -> str:
+    """Return how many of the lost cells are numbers with another decimal mark, in brackets, or ""."""
+    marked = lost & texts.text.str.fullmatch(r"[+-]?\d+[.,]\d+").to_numpy(dtype=np.bool_)
+    return f" ({texts.rows[marked].sum():,} of them have another decimal mark)" if marked.any() else ""
 
 
 def _word_findings(texts: Texts, lost: Bools, among: str, level: Level) -> Iterator[Finding]:
@@ -551,7 +557,7 @@ def _guess_findings(texts: Texts) -> Iterator[Finding]:
     yield from _word_findings(texts, lost, "numbers", Level.DOUBT)
     slips = lost & ~are_words(text)
     if slips.any():
-        says, other = "holds numbers", ", so all become categories"
+        says, other = "holds numbers", f"{_other_marks(texts, slips)}, so all become categories"
         yield texts.find(Kind.UNREADABLE, slips, (("kind", NUMBER),), detail=says, other=other, sure=sure)
 
 
