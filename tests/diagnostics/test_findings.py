@@ -46,7 +46,7 @@ def test_a_clear_cause_is_named_with_its_share_and_what_addresses_it():
         "Group 8 loses most: 1 of loss a step, from the start.",
         "83% of that comes from gradients turned by clipping; a higher bound, or one scale for all "
         "(global-adapt), addresses that.",
-        "Shortened gradients add 13% and noise adds 4%.",
+        "Changed lengths of gradients add 13% and noise adds 4%.",
     ]
 
 
@@ -54,7 +54,8 @@ def test_splits_that_disagree_on_the_cause_name_none():
     sentences = findings(table({"2": (0.0, 0.0, 0.0), "8": (0.03, 0.97, 0.0)}, moved=0.96))
     assert sentences[1:] == [
         "At the length that clipping leaves, 3% of that comes from turned gradients, and at full length "
-        "99%: turning and shortening cannot be distinguished here, so look at both splits, or ablate."
+        "99%: turned gradients and changed lengths cannot be distinguished here, so look at both splits, or "
+        "ablate."
     ]
 
 

@@ -20,9 +20,10 @@ _CAUSES = {
         "gradients turned by clipping; a higher bound, or one scale for all (global-adapt), addresses that",
     ),
     "magnitude": (
-        "shortened gradients",
+        "changed lengths of gradients",
         "add",
-        "gradients shortened by clipping; a higher learning rate addresses that",
+        "changed lengths of gradients; if `ratio` is below 1, a higher learning rate addresses that, if it "
+        "is above 1, a lower one",
     ),
     "noise": ("noise", "adds", "noise; a larger batch, or a larger epsilon, addresses that"),
 }
@@ -114,8 +115,8 @@ def _cause_sentences(splits: list[_Parts]) -> list[str]:
         short, full = (_shares([parts], "direction") for parts in splits)
         return [
             f"At the length that clipping leaves, {short} of that comes from turned gradients, and at full "
-            f"length {full}: turning and shortening cannot be distinguished here, so look at both splits, or "
-            "ablate."
+            f"length {full}: turned gradients and changed lengths cannot be distinguished here, so look at "
+            "both splits, or ablate."
         ]
     sentences = [f"{_shares(splits, main)} of that comes from {_CAUSES[main][2]}."]
     rest = [name for name in _CAUSES if name != main and all(parts[name].exceeds(_ZERO) for parts in splits)]
