@@ -90,15 +90,15 @@ class GroupedDataset:
     ([3, 1], 2)
     """
 
-    inputs: Inputs
-    targets: Tensor
-    groups: Tensor
+    inputs: Inputs = field(repr=False)
+    targets: Tensor = field(repr=False)
+    groups: Tensor = field(repr=False)
     group_names: tuple[str, ...]
     class_names: tuple[str, ...]
     source: str = ""
-    weights: Tensor | None = None
-    people: Tensor | None = None
-    row_groups: Tensor | None = None
+    weights: Tensor | None = field(default=None, repr=False)
+    people: Tensor | None = field(default=None, repr=False)
+    row_groups: Tensor | None = field(default=None, repr=False)
     groupings: tuple[Grouping, ...] = field(default=(), kw_only=True, repr=False)
     crossed: bool = field(default=False, kw_only=True, repr=False)
     repeats_rows: bool = field(default=False, kw_only=True, repr=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
@@ -71,9 +71,9 @@ class IndividualReport:
         True
     """
 
-    sensitive_epsilons: npt.NDArray[np.float64]
-    group_epsilons: npt.NDArray[np.float64]
-    groups: npt.NDArray[np.int64]
+    sensitive_epsilons: npt.NDArray[np.float64] = field(repr=False)
+    group_epsilons: npt.NDArray[np.float64] = field(repr=False)
+    groups: npt.NDArray[np.int64] = field(repr=False)
     group_names: tuple[str, ...]
     largest: float
     delta: float
