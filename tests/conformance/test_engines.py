@@ -337,7 +337,7 @@ def test_an_engine_keeps_nothing_of_a_batch(engine):
     ("model", "inputs"),
     [
         (MODELS["lenet"]((1, 16, 16), 4), torch.randn(4, 1, 16, 16)),
-        (nn.Sequential(OwnParameter(), nn.ReLU(), nn.Linear(4, 2)), torch.randn(4, 5)),
+        (nn.Sequential(OwnParameter(), nn.Tanh(), nn.Linear(4, 2)), torch.randn(4, 5)),
         (
             nn.Sequential(
                 nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, batch_first=True), SumOfSquares()

@@ -129,7 +129,7 @@ def test_a_run_is_verified_and_opened_by_its_folder(run):
     ("options", "field", "said"),
     [
         ({"traget": "income"}, "option", "Did you mean 'target'"),
-        ({"target_epsilon": 2}, "target_epsilon", "write epsilon=3"),
+        ({"target_epsilon": 2}, "target_epsilon", "write epsilon="),
         ({"max_grad_norm": 1.0}, "max_grad_norm", "DPSGD"),
         ({"epsilon": None}, "method", "without a level of privacy"),
         ({"release_epsilon": 0.1}, "release_epsilon", "individual"),

@@ -15,7 +15,13 @@ from equidp.display import Cell, Column, Table, points, shown_epsilon
 from equidp.evaluation.evaluation import Evaluation
 from equidp.evaluation.metrics import METRICS, Metric
 from equidp.evaluation.small_cells import FEWEST
-from equidp.report.evaluation import names_text, shown_metric, values_of, verdict_clauses
+from equidp.report.evaluation import (
+    names_text,
+    ranking_sentences,
+    shown_metric,
+    values_of,
+    verdict_clauses,
+)
 from equidp.report.format import metric_text, unit, whole_number
 from equidp.report.guarantee import Guarantee, epsilon_of_groups_text, headline
 from equidp.training.run import Run
@@ -43,7 +49,11 @@ def print_result(
     else:
         shown = evaluation.metric if metric is not None else shown_metric(evaluation)
         verdict, *for_whom_not = verdict_clauses(evaluation, shown)
-        say(". ".join([f"{verdict}; {spent}", *for_whom_not]) + ".")
+        say(
+            " ".join(
+                [". ".join([f"{verdict}; {spent}", *for_whom_not]) + ".", *ranking_sentences(evaluation)]
+            )
+        )
         if evaluation.has_rare_class or evaluation.threshold is not None:
             say(_recall_sentence(evaluation))
         _print_table(evaluation, shown, console)

@@ -74,7 +74,7 @@ _WORDS = {True: "passed", False: "FAILED", None: "not checked"}
 _OPEN = "What no file can show:"
 _UNSEEN = (
     "that this code ran as it is: equidp.audit_step measures a lower bound on epsilon;",
-    "that the files were not all rewritten: compare the card's checksum with one that was noted elsewhere;",
+    "that the files were not all rewritten: compare the checksum of SHA256SUMS with one noted elsewhere;",
     "that no other run read the same data: a ledger has the runs that were given it.",
 )
 

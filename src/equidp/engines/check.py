@@ -466,7 +466,7 @@ def check_parameters(model: nn.Module) -> None:
             raise ModelError(
                 f"{name or 'the model'} is {type(module).__name__}, which mixes the examples of a batch: no "
                 "example's influence is bounded then. Use GroupNorm or LayerNorm, let "
-                "equidp.make_compatible(model) replace it, or freeze it by its eval().",
+                "equidp.make_compatible(model) replace it, or freeze it first (docs/models.md).",
                 field=name or "model",
             )
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:

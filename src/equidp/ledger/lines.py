@@ -134,7 +134,7 @@ def read_lines(path: Path) -> Lines:
             break
         check = _checksum(check, text)
         if record is None or given != check:
-            why = f"was edited or damaged in line {number}, or is no ledger; bring back the file"
+            why = f"is not a ledger, or was edited or damaged in line {number}; bring back the file"
             refuse(path, why, "checksum")
         records.append((record, check))
         size += len(line)

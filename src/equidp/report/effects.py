@@ -22,8 +22,8 @@ with require_extra("report"):
 _MOST_PANELS, _MOST_TEXTS, _MOST_DECIMALS = 12, 12, 7
 _MEANING = (
     "Each interval or text of a column adds a number to {what}. These numbers follow from the released "
-    "weights, so they cost no privacy. They are effects given all other columns, not causes, and noise of "
-    "training is in them."
+    "weights, so they cost no privacy. Only differences within a column have a meaning. They are effects "
+    "given all other columns, not causes, and noise of training is in them."
 )
 _MISSING = (
     " The effect of a missing value is only noise if no training row lacks one, which the card cannot say."

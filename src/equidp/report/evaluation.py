@@ -91,7 +91,7 @@ def verdict_clauses(evaluation: Evaluation, metric: Metric) -> list[str]:
     better, reached = "Better" if useful else "No better", interval_text(metric, of_all)
     clauses = [f"{better} than {nothing}: {metric.label} {reached}"]
     lower = "lower" if metric.sign > 0 else "higher"
-    clauses += [f"Clearly {lower} {metric.label} for {names_text(worse)}"] if worse else []
+    clauses += [f"Clearly {lower} {metric.label} for {names_text(worse)}"] if worse and useful else []
     if by_chance:
         than = "a coin" if metric.name == "auc" else "always predicting the commonest class"
         clauses.append(f"Not clearly better than {than} for {names_text(by_chance)}")
@@ -239,12 +239,18 @@ def blind_spot_sentences(evaluation: Evaluation) -> list[str]:
             f"By {evaluation.metric.label} the model is no better than one constant prediction, so its "
             "metrics by group say nothing about fairness or privacy."
         )
-    if _says_nothing(evaluation) and spots.ranking_auc is not None:
-        sentences.append(
-            f"Its ranking is informative (AUC {spots.ranking_auc:.3f}): judge it by --metric auc, and "
-            f"predict {evaluation.positive!r} from a lower probability on (--threshold)."
-        )
-    return sentences
+    return [*sentences, *ranking_sentences(evaluation)]
+
+
+def ranking_sentences(evaluation: Evaluation) -> list[str]:
+    """Return how to use a model that predicts one class, but ranks well; empty for other models."""
+    spots = evaluation.blind_spots
+    if spots is None or spots.ranking_auc is None or not _says_nothing(evaluation):
+        return []
+    return [
+        f"Its ranking is informative (AUC {spots.ranking_auc:.3f}): judge it by --metric auc, and "
+        f"predict {evaluation.positive!r} from a lower probability on (--threshold)."
+    ]
 
 
 def risk_sentences(evaluation: Evaluation, facts: RunFacts) -> list[str]:

@@ -269,7 +269,8 @@ card.html, card.md    the model card: guarantee, metrics by group, what epsilon 
 model.safetensors     the trained weights
 run.json              epsilon and delta, and the steps and releases that they follow from
 SHA256SUMS            checksums of the other files
-Other .json files were released with noise, which epsilon covers too.
+Other .json files: released with noise, which epsilon covers too; but preprocessing.json
+is covered only if the card says that preprocessing was private.
 
 To check these files and recompute epsilon, in this folder:
     sha256sum -c SHA256SUMS

@@ -739,17 +739,19 @@ def check_option_names(
 _OTHER_NAMES = {
     "max_grad_norm": "method=equidp.DPSGD(clipping_bound=...)",
     "clipping_bound": "method=equidp.DPSGD(clipping_bound=...)",
-    "target_delta": "delta=1e-6",
-    "target_epsilon": "epsilon=3",
-    "epsilons": "epsilon=3",
+    "target_delta": "delta=...",
+    "target_epsilon": "epsilon=...",
+    "epsilons": "epsilon=...",
     "policy": "method=equidp.DPSGD()",
+    "criterion": "loss=...",
+    "lr_scheduler": "scheduler=..., an argument of Trainer",
     "secure": "seed=None, which draws from the operating system, or a number for research",
     "secure_mode": "seed=None, which draws from the operating system",
     "randomness": "seed=SeededRandomness(0)",
     "num_groups": "group_names, an attribute of the dataset",
     "poisson_sampling": "nothing: samples are always Poisson",
-    "max_physical_batch_size": "physical_batch_size=128",
-    "num_workers": "workers=2",
+    "max_physical_batch_size": "physical_batch_size=...",
+    "num_workers": "workers=...",
 }
 """Names that other libraries, and those who know them, write first -> what to write."""
 
