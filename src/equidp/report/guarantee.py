@@ -96,8 +96,10 @@ class Guarantee:
         facts = run.facts
         differ = any(event.shares for event, _ in run.entries)
         weights = ("initial weights",) if facts.start.weights == GIVEN else ()
-        state = ("optimizer state",) if facts.start.optimizer_state else ()
-        state += ("weights between steps",) if facts.start.between_steps else ()
+        warned = {
+            "optimizer state": facts.start.optimizer_state,
+            "weights between steps": facts.start.between_steps,
+        }
         return cls(
             epsilon=run.epsilon(),
             delta=run.delta,
@@ -107,7 +109,7 @@ class Guarantee:
             rows=facts.rows,
             examples=facts.num_examples,
             releases=merge_entries(run.entries),
-            exclusions=(*_EVERY_RUN, *weights, *state),
+            exclusions=(*_EVERY_RUN, *weights, *(name for name, seen in warned.items() if seen)),
         )
 
     @property
