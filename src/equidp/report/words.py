@@ -130,9 +130,11 @@ def reference_sentences(summary: Summary) -> list[str]:
         rates = part["rate"].unique()
         if len(rates) > 1:
             used = part.loc[part["chosen"], "rate"].iloc[0]
+            end = {rates.max(): "largest", rates.min(): "smallest"}.get(used)
+            edge = f" It is the {end} tried, so the reference could be better still." if end else ""
             sentences.append(
-                f"{Kind(BASELINE, str(name)).label}: learning rate {rates[0]:.4g} was asked for, and "
-                f"{used:.4g} is used, the best of {len(rates)} on seed {summary.setup.seeds[0]}."
+                f"{Kind(BASELINE, str(name)).label}: learning rate {rates[0]:.4g} is the plan's, and "
+                f"{used:.4g} is used, the best of {len(rates)} on seed {summary.setup.seeds[0]}.{edge}"
             )
     return sentences
 

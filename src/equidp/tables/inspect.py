@@ -294,7 +294,8 @@ def recipe_toml(report: TableReport) -> str:
     plain, reasons = report.recipe.to_plain(), report.reasons()
     columns = plain.pop("columns", {})
     lines = [
-        f"# How equidp reads {Path(report.path).name}. Look through it: all of it counts as public.",
+        f"# How equidp reads {Path(report.path).name}. Look through it: its lines count as public.",
+        "# Comments count rows of the table: delete them before others see this file.",
         "",
         "[table]",
     ]
