@@ -25,7 +25,7 @@ def test_a_run_applies_its_features_again(run, tmp_path):
     assert config["data"]["features"] == "scattering"
     card = (tmp_path / "run" / "share" / "card.md").read_text()
     assert "digits, scattering" in card
-    assert "features of each example alone (scattering, Apache-2.0, " in card
+    assert "features computed from each example separately (scattering, Apache-2.0, " in card
     code, out, _ = run("evaluate", "run")
     assert (code, "Model card: " in out) == (0, True)
     assert run("predict", "run", "--out", "p.csv")[0] == 0

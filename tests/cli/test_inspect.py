@@ -59,7 +59,7 @@ def test_the_report_names_each_option_and_says_that_it_stays_in_the_house(inspec
         '[column.plz] kind = "text"',
         "Groups by sex: männlich 50.0%, weiblich 50.0%.",
         "patient_id: holds another text in each of its 240 rows",
-        "Epsilon is promised to a row",
+        "Epsilon protects one row",
         "it is confidential",
     ):
         assert part in inspected.stdout

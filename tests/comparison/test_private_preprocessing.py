@@ -97,7 +97,7 @@ def test_a_source_with_private_noise_of_its_own_is_charged_and_its_note_says_whe
     assert private.trainer(own.split(0)).entries == ((releases_of(own)[0], 1),)
     assert private.plan.noise_multiplier > exact.plan.noise_multiplier
     (note,) = own.split(0).notes
-    assert "The epsilon of a comparison counts that; that of another training on this split does not" in note
+    assert "The epsilon of a comparison counts them" in note
     assert note in comparison.setup.notes
     with raises_field(SettingError, "preprocessing_share", "already"):
         compared(own, asked)

@@ -66,7 +66,7 @@ def test_a_named_source_keeps_its_split_and_has_features_as_inputs():
         assert torch.equal(part.targets, expected.targets)
         assert part.source == "digits"
         assert torch.allclose(part.inputs, transform(expected.one_tensor), atol=1e-5)
-    assert any("cost no privacy: nothing was learned" in note for note in found.notes)
+    assert any("costs no privacy: nothing was learned" in note for note in found.notes)
 
 
 seen: list[int] = []

@@ -139,7 +139,7 @@ def test_predictions_of_batches_are_those_of_the_whole_file(finished, rows, tmp_
 @pytest.mark.parametrize(
     ("column", "row", "value", "field", "given"),
     [
-        ("age", 190, "old", "column", "'age' holds texts, the first in row 191"),
+        ("age", 190, "old", "column", "'age' holds text, the first in row 191"),
         ("age", 190, "", "table", "1 of 200 rows"),
     ],
 )
