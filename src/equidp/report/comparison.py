@@ -90,7 +90,7 @@ def _result_blocks(summary: Summary) -> Iterator[Block]:
     yield Paragraph(
         f"{capitalise(summary.metric.heading)}: over all test examples. Cost: what is lost against the "
         f"non-private run of the same seed, in {unit(summary.metric)}. Gap: the largest difference in cost "
-        f"between two groups. Beside numbers: {LEVEL:.0%} intervals over seeds.",
+        f"between two groups. Small numbers are {LEVEL:.0%} intervals over seeds.",
         small=True,
     )
     yield from paragraphs([*words.auto_sentences(setup), *words.reference_sentences(summary)], small=True)

@@ -164,7 +164,7 @@ def _grouping_blocks(part: Evaluation) -> Iterator[Block]:
         yield Table(columns, cells, total=ALL)
     if not part.calibration.empty:
         rows = part.calibration
-        yield Heading(f"Predicted and observed risk of {part.positive!r}, by {name}", 3)
+        yield Heading(f"Predicted and observed share of {part.positive!r}, by {name}", 3)
         intervals = _intervals(rows, "observed", "observed_low", "observed_high")
         columns = [group, *(Column(head, show=points) for head in ("predicted, %", "happened, %"))]
         yield Table(columns, _cells(rows["group"], rows["mean_predicted"], intervals), total=ALL)
@@ -182,7 +182,7 @@ def _measure_sentences(evaluation: Evaluation) -> list[str]:
     alike = "" if people is None else "; the rows of one person are alike, so they are too narrow"
     return [
         *([f"Positive class: {positive!r}, predicted {where}."] if positive else []),
-        f"Beside numbers: {evaluation.level:.0%} intervals over the test examples{alike}. They do not show "
+        f"Small numbers are {evaluation.level:.0%} intervals over the test examples{alike}. They do not show "
         "the variation between training runs, and people unlike the test examples may fare differently. "
         f"Every metric is over at least {FEWEST} {'test examples' if people is None else 'people'}"
         f"{', and as many of each class' if positive else ''}.",

@@ -50,7 +50,7 @@ def individual_blocks(summary: Summary) -> Iterator[Block]:
         return Table(columns, lines)
 
     yield Heading("Mean epsilon of a group's examples", 3)
-    yield Paragraph("Beside numbers: median, and the value that 95% are below.", small=True)
+    yield Paragraph("Small numbers are the median, and the value that 95% are below.", small=True)
     yield table("mean", "median", "q95")
     if any((part["group_epsilon"] < part["epsilon"] * (1 - 1e-9)).any() for part in means.values()):
         yield Heading("The most that a member of a group can have", 3)
