@@ -707,7 +707,8 @@ class Trainer:
         Raises:
             ModelError: the model cannot be copied.
         """
-        self._note_changes()
+        if self.steps_done == self.steps_at_start:  # later, the best weights so far may have been loaded
+            self._note_changes()
         self._end()
         self._note_start()
         if self.steps_done >= self.steps:
