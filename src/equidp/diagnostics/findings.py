@@ -22,8 +22,8 @@ _CAUSES = {
     "magnitude": (
         "changed lengths of gradients",
         "add",
-        "changed lengths of gradients; if `ratio` is below 1, a higher learning rate addresses that, if it "
-        "is above 1, a lower one",
+        "changed lengths of gradients; a higher learning rate addresses that if they became shorter "
+        "(`sensitive_ratio` below 1), a lower one if they became longer",
     ),
     "noise": ("noise", "adds", "noise; a larger batch, or a larger epsilon, addresses that"),
 }
