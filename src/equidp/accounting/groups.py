@@ -166,7 +166,7 @@ class GroupSettings:
             schedule: sampling rate q, that rates are multiples of, and number of steps T.
             delta: delta of the whole run.
             statistics_ratio: sigma_s / sigma of a policy with statistics. None: the policy has none.
-            epsilon, risk: targets of the whole run to which the noise is calibrated, instead of the largest
+            epsilon, risk: targets of the whole run to which the noise is calibrated. Neither: the largest
                 budget.
             accountant: accountant that defines epsilon.
             noise_multiplier: noise multiplier sigma, if neither is given and there is no budget.
@@ -309,7 +309,7 @@ class LabelBudgets:
     accountant: str = "pld"
 
     def __call__(self, spent: EventCounts) -> None:
-        """Raise a BudgetError if spending outside the plan costs a label more than its budget."""
+        """Raise a BudgetError if spending outside the plan takes a label above its budget."""
         for label, budget in self.by_label.items():
             planned = count_costs(self.plan, label)
             whole = planned | count_costs(spent, label)

@@ -32,8 +32,7 @@ def epsilon(entries: Entries, delta: float, accountant: str = "pld", rows: int =
     | --- | --- |
     | one row | `equidp.kernel.epsilon.epsilon` |
     | several rows with labels | as if each row were drawn at the largest rate, with whole bounds |
-    | several rows, delta < 10^-10 or near the rounding error of this many steps | as if all rows were always
-        drawn |
+    | several rows, delta < 10^-10 or near the steps' rounding error | as if all rows were always drawn |
     | several rows, an accountant other than pld | SettingError |
 
     Args:

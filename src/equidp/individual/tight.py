@@ -12,8 +12,8 @@ subtracted from delta before solving:
   Mass that leaves it below counts as if it were above.
 - Smoothing: each history is composed with one more Gaussian mechanism, with a noise multiplier so large that
   it adds about 0.1% to epsilon. Its characteristic function decays so fast that the frequencies left out
-  weigh less than 1e-13. A history of many steps decays faster by itself. Frequencies from the first one at
-  which it is below 1e-16 are left out too, and weigh less than 1e-14 (the k-th weighs at most 2/k of its
+  weigh less than 1e-13. A history of many steps decays faster by itself. Frequencies beyond the last at
+  which it is above 1e-16 are left out too, and weigh less than 1e-14 (the k-th weighs at most 2/k of its
   size).
 - Rounding: at most 2^-46 a step.
 

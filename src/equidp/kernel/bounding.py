@@ -32,8 +32,8 @@ Noise is scaled to S (1 + ROUNDING). For gradients, this share is used up as fol
 | the additions, in the sums with and without the example | 2 (m + k) 2^-53 n S |
 
 The last row is 2^-32 S for 1,000 examples at once, and 2^-19 S for 10^6. If the label of an example may use
-only a share c of S, the first two rows have c S, and the last row has S. Therefore c is at least 1/16, which
-gives 2^-15 c S for those 10^6. Individual limits are multiples of 0.01.
+only a share c of S, the first two rows have c S, and the last row has S. This is why c must be at least 1/16,
+which gives 2^-15 c S for those 10^6. Individual limits are multiples of a grid, 0.01 by default.
 
 The last row holds for any values in any order. A sum of m numbers is off by at most (m - 1) u / (1 - (m - 1)
 u) times the sum of their absolute values, with u = 2^-53 (Higham, Accuracy and Stability of Numerical
@@ -45,7 +45,7 @@ SMALLEST_SENSITIVITY, LARGEST_SENSITIVITY = 1e-30, 1e30
 changes a cap by far more than `ROUNDING` allows, or makes it infinite."""
 _ROWS_AT_A_TIME = 4096
 _FEWEST_UNITS = 2.0**20
-"""Smallest cap on a weight, in units of the smallest positive number. Caps are rounded to multiples of it."""
+"""Smallest cap on a weight, in units of the smallest positive number. A cap is a multiple of that number."""
 
 
 def capped_weights(weights: Tensor, norms: Tensor, sensitivity: float | Tensor) -> Tensor:

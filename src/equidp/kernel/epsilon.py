@@ -44,9 +44,8 @@ def epsilon(entries: Entries, delta: float, accountant: str = "pld", label: Labe
     | case | epsilon |
     | --- | --- |
     | no steps | 0 |
-    | a label | for an example with this label; events of another column count at their largest cost |
-    | no label | for any example: the largest over the labels of a column; with several columns, the smallest
-        |
+    | a label | for an example with this label; other columns' events at the largest rate, whole bounds |
+    | no label | for any example: the largest over a column's labels; with several columns, the smallest |
     | a step without noise | infinite |
     | hardly any noise: epsilon above about 10^5 | Renyi's bound, with any accountant |
     | pld, delta < 10^-10 or near the rounding error of this many steps | Renyi's bound |

@@ -142,7 +142,7 @@ class Event:
         return replace(self, noise=change(self.noise), statistics_noise=statistics)
 
     def cost(self, label: Label | None = None) -> Cost:
-        """Return the event's cost to an example of a label. None: its largest cost to any example.
+        """Return the event's cost to an example of a label. None: a cost that covers any example.
 
         Formal guarantee: for datasets that differ in one example of the label, added or removed, the event is
         the Poisson-subsampled Gaussian mechanism that is returned. Both queries use one sample, so together
@@ -151,7 +151,7 @@ class Event:
 
         | case | cost |
         | --- | --- |
-        | a label of another column, or without a share in the event | the largest rate, whole bounds |
+        | None, a label of another column, or one without a share here | the largest rate, whole bounds |
         | rate 0, or a share of 0 in every query | rate 0, infinite noise: nothing |
         | a query without noise in which the label has a share above 0 | noise 0: no privacy |
         """
@@ -205,7 +205,7 @@ class Account(Protocol):
     """The part of a ledger that the kernel uses (`equidp.ledger`)."""
 
     def charge(self, run: str, event: Event, ahead: int = 1) -> None:
-        """Record one more event of a run, of which up to `ahead` are left; return once it is on disk.
+        """Record one more event of a run, of which up to `ahead` are left with it; return once it is on disk.
 
         Raises:
             BudgetError: the event cannot be recorded or is not allowed, and must not take place.

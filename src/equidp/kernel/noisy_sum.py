@@ -158,7 +158,7 @@ def add_noise(totals: Sequence[Tensor], scale: float, randomness: Randomness, di
     """Add noise of standard deviation `scale` to contiguous sums, round, and divide by `divisor`, in place.
 
     Formal guarantee: the result is a function of only the rounded noisy sum. Noise is added before anything
-    is rounded, so the grid's width does not depend on the data. If a device has no float64, noise is added
+    is rounded, so the grid's width does not depend on the data. If a device has no float64, sums are noised
     and rounded on the CPU.
     """
     width = grid(scale)

@@ -2,12 +2,12 @@
 
 Formal guarantee: shards are disjoint, so each example is in only one process. It moves the sum over processes
 by as much as it moves that process's own sum, which is at most the sensitivity. The first process resolves
-the plan, pays before any process draws, and adds the noise once. All processes receive its results.
+the plan, pays before any process uses a sample, and adds the noise once. All processes receive its results.
 
 | case | what happens |
 | --- | --- |
 | a process has an empty sample | it takes part like any other |
-| the first process cannot pay, or is stopped | no process draws; ProcessError in the others |
+| the first process cannot pay, or is stopped | no process uses a sample; ProcessError in the others |
 | a process fails | its launcher, such as torchrun, ends the others; the step stays charged |
 
 Processes exchange sums without noise, in messages whose length is the same in every step. In addition to what

@@ -1,4 +1,4 @@
-"""A private run: draw a sample, pay for it, read it once and completely, and update the parameters."""
+"""A private run: pay for a sample, read it once and completely, and update the parameters."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class PrivateRun:
     | case | what happens |
     | --- | --- |
     | empty sample | a step like any other |
-    | the ledger cannot record | BudgetError before a row is read |
+    | the ledger cannot record | BudgetError before a row is used |
     | a row fails to load, model or loss fails, an interrupt | the step is charged; parameters are as before;
         the error is raised with a note that says so |
     | loading draws random numbers (augmentation) | `Randomness.for_model`, while a sample loads |
@@ -114,7 +114,7 @@ class PrivateRun:
         """Take one step; return False if none is left or the run was stopped.
 
         Raises:
-            BudgetError: the ledger cannot record the step. Nothing was read.
+            BudgetError: the ledger cannot record the step. No row was used.
             SettingError, ModelError: see the table above.
         """
         self._check_parameters()

@@ -8,7 +8,7 @@ No policy is trusted. A wrong one costs accuracy, not privacy:
 
 - Rows are scaled to norm <= 1 and weights capped at sensitivity / norm (`bounding`), so one example moves
   either query by at most its sensitivity.
-- Rows, weights and contexts are computed one example at a time, from a copy of the state (`each_alone`).
+- Rows, weights and contexts are computed for each example alone, from a copy of the state (`each_alone`).
 - The state changes only by noisy sums, and the sensitivity is read from it before the weights.
 - Examples are added in float64, and noise covers what rounding adds to the sensitivity (`bounding.ROUNDING`).
 

@@ -236,7 +236,7 @@ class Ledger:
         return draw(noise)
 
     def refuse_by(self, run: str, check: Callable[[EventCounts], None]) -> None:
-        """Call `check` with a run's total spending before each charge. `check` raises to reject it."""
+        """Call `check`, before a run pays, with all that it would then have spent. It raises to reject."""
         self._checks[run] = check
 
     def settle(self) -> None:
