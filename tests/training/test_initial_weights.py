@@ -9,11 +9,13 @@ import pytest
 import torch
 from torch import nn
 
+import equidp
 from equidp.errors import PrivacyWarning
 from equidp.ledger.ledger import Ledger
 from equidp.models import MODELS
 from equidp.report.guarantee import Guarantee
 from equidp.training.build import build_model
+from equidp.training.initial_weights import Start
 from support.toy import make_trainer, toy
 
 
@@ -70,6 +72,22 @@ def test_a_loop_that_was_left_in_is_noticed(when):
     with pytest.warns(PrivacyWarning, match="changed outside of the private steps"):
         trainer.step() if when == "between steps" else trainer.run()
     assert "weights between steps" in Guarantee.of(trainer.run()).exclusions
+
+
+def test_a_resumed_run_keeps_what_is_known_of_its_start(tmp_path):
+    model, ledger = build_model(MODELS["logistic"], (5,), 2, 0), Ledger()
+    checkpoints = equidp.Checkpoints(tmp_path)
+    first = make_trainer(model=model, ledger=ledger, callbacks=[checkpoints])
+    first.step()
+    with torch.no_grad():
+        next(iter(model.parameters())).add_(1.0)
+    with pytest.warns(PrivacyWarning, match="changed outside of the private steps"):
+        first.step()
+    first.run()
+    again = make_trainer(model=build_model(MODELS["logistic"], (5,), 2, 0), ledger=ledger)
+    checkpoints.restore(again)
+    assert again.start == first.start
+    assert again.fit().facts.start == Start("fresh", between_steps=True)
 
 
 def test_weights_that_callbacks_or_a_late_start_set_are_no_loop():

@@ -32,7 +32,7 @@ from equidp.kernel.step import PrivateStep
 from equidp.ledger.ledger import Ledger
 from equidp.training import assemble, averages, loading, optimizers, trial
 from equidp.training.collation import Collate
-from equidp.training.initial_weights import copy_model, mark_trained, start_of
+from equidp.training.initial_weights import Start, copy_model, mark_trained, start_of
 from equidp.training.plan import Plan
 from equidp.training.processes import processes_here
 from equidp.training.release import Release
@@ -341,7 +341,7 @@ class Trainer:
 
     def _note_start(self) -> None:
         """Record the origin of the weights, which may have been set since the Trainer was made."""
-        if self.steps_done == self.steps_at_start:
+        if not self._has_stepped:
             private, begun = self.policy.private, self._has_steps()
             self.start = start_of(self.model, self.optimizer, begun, private=private, known=self.start)
 
@@ -419,6 +419,7 @@ class Trainer:
             "settings": self._settings(),
             "policy": self.policy_state._asdict(),
             "released": self.released,
+            "start": asdict(self.start),
         }
 
     def _settings(self) -> dict[str, Any]:
@@ -469,7 +470,7 @@ class Trainer:
         self._step.restore(state["policy"])
         self.released = {**state["released"], **self.released}
         self._has_stepped = True
-        self._changes = self._count_changes()
+        self.start, self._changes = Start(**state["start"]), self._count_changes()
         return lost
 
     def _go_on_as(self, run_id: str) -> None:
@@ -489,7 +490,7 @@ class Trainer:
             self.randomness.go_on_after(sum(count for _, count in self.entries))
 
     def step(self) -> bool:
-        """Take one private step: draw a sample, pay for it, add noise and call the optimizer.
+        """Take one private step: pay for a sample, read it, add noise and call the optimizer.
 
         `while trainer.step(): ...` takes the remaining steps. Callbacks begin with the first step. They end
         when False is returned, with an error, or by `run`.
@@ -516,9 +517,9 @@ class Trainer:
             >>> trainer.run().facts.steps
             3
         """
-        if self.steps_done > self.steps_at_start:
-            self._note_changes()
         try:
+            if self.steps_done > self.steps_at_start:
+                self._note_changes()
             self._begin()
             set_training_mode(self.model)
             if self.individual is not None and self.steps_done < self.steps:
@@ -707,7 +708,7 @@ class Trainer:
         Raises:
             ModelError: the model cannot be copied.
         """
-        if self.steps_done == self.steps_at_start:  # later, the best weights so far may have been loaded
+        if not self._has_stepped:  # later, the best weights so far may have been loaded
             self._note_changes()
         self._end()
         self._note_start()
