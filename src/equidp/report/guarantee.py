@@ -45,6 +45,8 @@ EXCLUSIONS = {
     "this data, the guarantee does not hold.",
 }
 """Name of an exclusion, for which no epsilon was charged -> its sentence."""
+_SEEN = {"optimizer state": "optimizer_state", "weights between steps": "between_steps"}
+"""Name of an exclusion that a run may have seen -> the field of its `Start`."""
 _EVERY_RUN = ("other runs", "public facts", "test set", "second card", "rounding", "machine")
 
 LARGER_EPSILON = (
@@ -96,10 +98,7 @@ class Guarantee:
         facts = run.facts
         differ = any(event.shares for event, _ in run.entries)
         weights = ("initial weights",) if facts.start.weights == GIVEN else ()
-        warned = {
-            "optimizer state": facts.start.optimizer_state,
-            "weights between steps": facts.start.between_steps,
-        }
+        seen = [name for name, field in _SEEN.items() if getattr(facts.start, field)]
         return cls(
             epsilon=run.epsilon(),
             delta=run.delta,
@@ -109,7 +108,7 @@ class Guarantee:
             rows=facts.rows,
             examples=facts.num_examples,
             releases=merge_entries(run.entries),
-            exclusions=(*_EVERY_RUN, *weights, *(name for name, seen in warned.items() if seen)),
+            exclusions=(*_EVERY_RUN, *weights, *seen),
         )
 
     @property
@@ -186,8 +185,7 @@ def guarantee_sentences(guarantee: Guarantee) -> list[str]:
         f"delta, {delta:g}, which is added to probabilities. This holds for every {unit} of every group.",
         *_group_sentences(guarantee),
     ]
-    warned = ("optimizer state", "weights between steps")
-    sentences += [EXCLUSIONS[each] for each in warned if each in guarantee.exclusions]
+    sentences += [EXCLUSIONS[each] for each in _SEEN if each in guarantee.exclusions]
     if guarantee.examples is not None and delta >= 1 / guarantee.examples:
         sentences.append(
             f"Warning: delta is not below 1/n, n = {guarantee.examples:,}: a method that publishes all of "
