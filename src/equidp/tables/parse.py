@@ -302,21 +302,22 @@ def _unreadable_findings(texts: Texts, read: pd.Series, noun: str) -> Iterator[F
         return
     yield from _word_findings(texts, lost, noun.split(" ")[0], Level.HINT)
     refused = texts.rows[lost].sum() > _UNREADABLE_SHARE * texts.known
+    marks = _other_marks(texts, lost) if noun == "numbers" else ""
     yield texts.find(
         Kind.UNREADABLE,
         lost,
         _AS_TEXT,
         detail=f"is to hold {noun}",
-        other=f"{_other_marks(texts, lost)}{'' if refused else ' and count as missing'}",
+        other=marks if refused else f"{marks} and count as missing",
         level=Level.PROBLEM if refused else Level.DOUBT,
         sure=False,
     )
 
 
 def _other_marks(texts: Texts, lost: Bools) -> str:
-    """Return how many of the lost cells are numbers with another decimal mark, in brackets, or ""."""
+    """Text on how many of the lost cells are numbers with another decimal mark, or ""."""
     marked = lost & texts.text.str.fullmatch(r"[+-]?\d+[.,]\d+").to_numpy(dtype=np.bool_)
-    return f" ({texts.rows[marked].sum():,} of them have another decimal mark)" if marked.any() else ""
+    return f" (another decimal mark in {texts.rows[marked].sum():,} of them)" if marked.any() else ""
 
 
 def _word_findings(texts: Texts, lost: Bools, among: str, level: Level) -> Iterator[Finding]:
