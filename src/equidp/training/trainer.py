@@ -518,7 +518,7 @@ class Trainer:
             3
         """
         try:
-            if self.steps_done > self.steps_at_start:
+            if self._has_stepped:
                 self._note_changes()
             self._begin()
             set_training_mode(self.model)
