@@ -83,8 +83,8 @@ class GroupSettings:
             raise unknown_name("protect_by", self.protect_by, PROTECTIONS)
         if self.is_open and getattr(self, self._following):
             raise SettingError(
-                f"{self._following} and {BUDGETS if self.budgets else 'rates'} are both given, but with "
-                f"protect_by={self.protect_by!r} the first follow from the second. Leave one of them out.",
+                f"{self._following} and {BUDGETS if self.budgets else 'rates'}: protect_by="
+                f"{self.protect_by!r} derives the first from the second. Leave one of them out.",
                 field=self._following,
             )
 

@@ -47,7 +47,7 @@ _ROUNDING = 1e-5
 
 @dataclass(frozen=True)
 class Effort:
-    """How much a diagnosis measures. Larger numbers lower standard errors and take longer.
+    """Numbers of examples and draws in a diagnosis. Larger numbers lower standard errors and take longer.
 
     Attributes:
         batches: number of Poisson samples for estimating expectations, >= 2.

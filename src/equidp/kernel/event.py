@@ -31,7 +31,7 @@ class Label(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """What an event costs one example: a Poisson-subsampled Gaussian mechanism.
+    """Cost of an event to one example: a Poisson-subsampled Gaussian mechanism.
 
     Attributes:
         rate: probability that the example is sampled, in [0, 1].

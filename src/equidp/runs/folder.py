@@ -267,14 +267,15 @@ A model trained with differential privacy by equidp.
 
 card.html, card.md    the model card: guarantee, metrics by group, what epsilon does not cover
 model.safetensors     the trained weights
-run.json              epsilon and delta, and the steps and releases that they follow from
+run.json              epsilon and delta, and the steps and releases behind them
 SHA256SUMS            checksums of the other files
-Other .json files: released with noise, which epsilon covers too; but preprocessing.json
-is covered only if the card says that preprocessing was private.
+Other .json files hold noisy releases, which epsilon covers. It covers preprocessing.json
+only if the card says that preprocessing was private.
 
 To check these files and recompute epsilon, in this folder:
     sha256sum -c SHA256SUMS
-    equidp verify .    (version of equidp: on the card; pip install '.[tables]' in a checkout)
+    equidp verify .
+The card names the version of equidp; pip install '.[tables]' in a checkout installs it.
 Without equidp, use the code on the card (pip install dp-accounting).
 
 No file here shows that the ledger agrees, that this code ran, or that no other run read the data.
